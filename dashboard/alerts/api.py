@@ -86,16 +86,16 @@ def list_alerts(
 @api.get("/alerts/{alert_id}", response={200: alert_shapes.AlertDetail, **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
 def one_alert(request: HttpRequest, alert_id: Number) -> Any:
-    """Return one alert with its timeline, the alerts of the same notification, the groups that grew, and earlier "
-    "similar alerts."""
+    """Return one alert with its timeline, the alerts of the same notification, the groups that grew, and earlier
+    similar alerts."""
     return alert_shapes.alert_detail(request.auth, alerts.get(request.auth, alert_id), timezone.now())
 
 
 @api.post("/alerts/{alert_id}/acknowledge", response={200: alert_shapes.AcknowledgedItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def acknowledge_alert(request: HttpRequest, alert_id: Number, body: Acknowledging) -> Any:
-    """Acknowledge an alert, or all alerts of its notification: stops reminders and escalation. 409 names the "
-    "operator who acknowledged first."""
+    """Acknowledge an alert, or all alerts of its notification: stops reminders and escalation. 409 names the
+    operator who acknowledged first."""
     return alert_shapes.acknowledged(alerts.acknowledge(request.auth, alert_id, body.comment, only_this=body.only_this))
 
 
@@ -172,8 +172,8 @@ def list_silences(request: HttpRequest, over: bool = False) -> Any:
 @api.post("/silences", response={201: alert_shapes.SilenceItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def make_silence(request: HttpRequest, body: NewSilence) -> Any:
-    """Silence the alerts that match every matcher. Matchers: `source`, `queue`, `rule` (globs), `severity`, "
-    "`alert` (a number)."""
+    """Silence the alerts that match every matcher. Matchers: `source`, `queue`, `rule` (globs), `severity`,
+    `alert` (a number)."""
     if (body.ends_at is None) == (body.for_s is None):
         raise Refused("invalid", "Give either ends_at or for_s. Nothing was changed.", "ends_at")
     now = timezone.now()

@@ -59,8 +59,8 @@ def export_failures(request: HttpRequest, q: str = "", form: Literal["jsonl", "c
 @api.get("/failures/facets", response={200: failure_shapes.Facets, **REFUSALS}, tags=["failures"])
 @needs(VIEWER)
 def list_facets(request: HttpRequest, q: str = "") -> Any:
-    """Return the most frequent values of matching failures with counts: source, queue, task, state, error, tenant, "
-    "release."""
+    """Return the most frequent values of matching failures with counts: source, queue, task, state, error, tenant,
+    release."""
     found = failures.facets(viewer_of(request), q.strip())
     return {
         "facets": [
@@ -157,7 +157,8 @@ def explain_failure(request: HttpRequest, failure_id: Number) -> Any:
 def compare_attempts(request: HttpRequest, failure_id: Number, left: Side = "", right: Side = "") -> Any:
     """Compare two attempts, each given as `run.attempt`.
 
-    Default: the latest that failed, with the last of the run before, else with the attempt before; an only attempt with itself.
+    Default: the latest failed attempt and the last of the previous run, else the previous attempt. A single attempt is compared
+    with itself.
     """
     return comparison_answer(failures.get(viewer_of(request), failure_id), left, right)
 

@@ -50,7 +50,7 @@ def index(request: HttpRequest) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def as_text(request: HttpRequest, form: str) -> HttpResponse:
-    """Nothing leaves the desk that the page does not show. What others will read is in UTC."""
+    """Return the report as Markdown or JSON, in UTC, with only what the page shows."""
     now = timezone.now()
     try:
         where = texts.span_from_query(request.viewer, request.GET, now)

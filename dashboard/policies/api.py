@@ -117,7 +117,7 @@ def withdraw_policy(
 @api.get("/policies/{name}/observed", response={200: policy_shapes.Observed, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def observed_by_policy(request: HttpRequest, name: Name) -> Any:
-    """Return the decisions recorded by the version in force in mode observe."""
+    """Return how many decisions the version in force, in mode observe, would have changed."""
     row = policies.get(request.auth, name)
     return policy_shapes.observed(row, policies.observed(request.auth, row))
 

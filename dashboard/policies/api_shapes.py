@@ -130,8 +130,8 @@ class Budget(Schema):
 
 
 class Observed(Schema):
-    """Number of the latest failed attempts that the version in force, in mode observe, would have decided "
-    "differently."""
+    """Number of the latest failed attempts that the version in force, in mode observe, would have decided
+    differently."""
 
     policy: str
     version: int

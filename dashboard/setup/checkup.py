@@ -23,7 +23,7 @@ from dashboard.setup.connections import about_database
 from dashboard.web import login_limits
 from jobs_admin import config, trust
 from jobs_admin.core import untrusted, worker_acl
-from jobs_admin.core.utc_text import dated
+from jobs_admin.core.time_text import dated
 from jobs_admin.db import audit_anchor
 from jobs_admin.desk import key_rotation
 from jobs_admin.fleet import heartbeats, worker_store
@@ -213,7 +213,7 @@ def check_shared_keys(now: datetime) -> Result:
         return Result("shared keys", "not used by workers", [])
     text = f"Workers with an older guard write to keys that all sources share: {key_rotation.names(workers)}."
     fix = (
-        "Upgrade the guard. These workers cannot sign reports: they are refused when the period of unsigned reports "
+        "Upgrade the guard. These workers cannot sign: their reports are refused when the period for unsigned reports "
         "ends (docs/trust.md)."
     )
     count = "used by 1 worker" if len(workers) == 1 else f"used by {len(workers):,} workers"
@@ -275,7 +275,7 @@ def check_reading(source: str, now: datetime) -> tuple[str, list[Finding]]:
         fix = "New failures are missing. Fix the cause above, or check the log of `manage.py watch`."
         return "not read", [Finding("not-read", HIGH, text, fix)]
     if known is None or known.pulled_at is None:
-        text = "Dead jobs were not read completely yet."
+        text = "Dead jobs have not been read completely yet."
         return "not read yet", [
             Finding("not-read-yet", WARNING, text, "Check that `manage.py watch` is running, then run `doctor` again.")
         ]
@@ -586,7 +586,9 @@ def check_payload_keys(now: datetime) -> Result:
             found.append(Finding("key-old-workers", INFO, text, fix))
         else:
             text = f"The old key {use.id} is no longer needed."
-            fix = "Remove the key from REDRIVE_PAYLOAD_KEYS, and keep it as long as backups from before the rotation."
+            fix = (
+                "Remove the key from REDRIVE_PAYLOAD_KEYS, and keep a copy as long as backups from before the rotation."
+            )
             found.append(Finding("key-unused", INFO, text, fix))
     count = len(rotation.older) + 1
     return Result("payload keys", f"{count} {'key' if count == 1 else 'keys'}, the first is {rotation.first.id}", found)
@@ -630,7 +632,7 @@ def check_channels() -> Result:
                 Finding("channel-disabled", HIGH, text, "Fix the cause, send a test, then enable the channel.")
             )
         elif one.failures >= FAILED_TRIES:
-            text = f"The last {one.failures} deliveries to the channel {one.name} failed."
+            text = f"The last {one.failures} delivery attempts to the channel {one.name} failed."
             found.append(Finding("channel-failing", WARNING, text, "Check the deliveries, and send a test."))
     return Result("channels", f"{len(channels)} {'channel' if len(channels) == 1 else 'channels'}", found)
 

@@ -23,7 +23,7 @@ OURS = {
     "alerts": "List, show and acknowledge alerts; undo an acknowledgement.",
     "silences": "List, add and end silences of alerts.",
     "depth": "List queue depths as last sampled, or the history of one queue.",
-    "drain": "Run or end waiting retries, and print when install() can be removed.",
+    "drain": "Wait for delayed retries, or run or end them now, and print when install() can be removed.",
     "off": "Switch off the guard in all workers within two seconds.",
     "on": "Switch on the guard in all workers again.",
     "workers": "List guarded workers, and gone workers with jobs in hand; return their jobs.",

@@ -1,4 +1,4 @@
-"""Times as people and programs name them, in the zone of the page. Those of other ages are refused before anybody reckons with them.
+"""Times as people and programs name them, in the zone of the page. Times out of range are refused before any calculation.
 
 The zone of the page is Django's current one: UTC, or what its reader has chosen (dashboard.web.middleware.time_zone).
 """
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from django.utils import timezone
 
-from jobs_admin.core import utc_text
+from jobs_admin.core import time_text
 
 FIRST_YEAR, LAST_YEAR = 2000, 2999
 BOUNDS = f"The year must be between {FIRST_YEAR} and {LAST_YEAR}"
@@ -46,13 +46,13 @@ def zone_name(at: datetime | None = None) -> str:
 def from_field(text: str) -> datetime:
     """Read what a field of a day and a time holds, in UTC: `2026-11-20T10:00`, in the zone of the page where it names none.
 
+    A time that clocks skip is as much later; of one that comes twice it is the first.
+
     Raises ValueError.
     """
     found = datetime.fromisoformat(text.strip())
     if found.tzinfo is None:
         found = sane(found).replace(tzinfo=timezone.get_current_timezone())
-        if local(found.astimezone(UTC)).replace(tzinfo=None, fold=0) != found.replace(tzinfo=None, fold=0):
-            raise ValueError("clocks skip this time")
     return sane(found)
 
 
@@ -62,10 +62,10 @@ def as_field(at: datetime) -> str:
 
 
 def clock(at: datetime, beside: datetime, with_seconds: bool = False) -> str:
-    """Return `core.utc_text.clock` in the zone of the page."""
-    return utc_text.clock(at, beside, with_seconds, timezone.get_current_timezone())
+    """Return `core.time_text.clock` in the zone of the page."""
+    return time_text.clock(at, beside, with_seconds, timezone.get_current_timezone())
 
 
 def dated(at: datetime, beside: datetime) -> str:
-    """Return `core.utc_text.dated` in the zone of the page, with its name."""
-    return f"{utc_text.dated(at, beside, zone=timezone.get_current_timezone())} {zone_name(at)}"
+    """Return `core.time_text.dated` in the zone of the page, with its name."""
+    return f"{time_text.dated(at, beside, zone=timezone.get_current_timezone())} {zone_name(at)}"

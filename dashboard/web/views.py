@@ -68,14 +68,32 @@ def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def failed(request: HttpRequest) -> HttpResponse:
-    """The request ended by an exception; where the database does not answer, no page that reads the database is rendered."""
-    if not isinstance(sys.exc_info()[1], (OperationalError, InterfaceError)):
+    """Return the page for a request that ended by an exception; without a database, one that does not read it."""
+    if not _is_without_database(sys.exc_info()[1]):
         return render_error(request, 500, "The request failed. The error was logged.")
+    if request.resolver_match and getattr(request.resolver_match.func, "is_call", False):
+        from dashboard.web.api import errors  # not before the apps are loaded
+
+        return errors.answer(503, "unreachable", NO_DATABASE)
     if request.headers.get("HX-Request"):
         return HttpResponse(NO_DATABASE, content_type="text/plain; charset=utf-8", status=503)
     is_change = request.method not in READS
     text = render_to_string("redrive/no_database.html", {"sentence": NO_DATABASE, "is_change": is_change})
     return HttpResponse(text, status=503)
+
+
+# SQLite's primary codes: busy, locked, input or output failed, full, cannot open. PostgreSQL's classes: connection, resources,
+# operator intervention; a connection that was never made has no state.
+_SQLITE_CODES = frozenset({5, 6, 10, 13, 14})
+_SQL_STATES = ("08", "53", "57P")
+
+
+def _is_without_database(error: BaseException | None) -> bool:
+    """Return whether the database did not answer, or could not store; not for a statement that it refuses."""
+    if not isinstance(error, (OperationalError, InterfaceError)):
+        return False
+    code, state = getattr(error.__cause__, "sqlite_errorcode", None), getattr(error.__cause__, "sqlstate", None)
+    return code & 0xFF in _SQLITE_CODES if code is not None else state is None or state.startswith(_SQL_STATES)
 
 
 def took_too_long(request: HttpRequest, sentence: str) -> HttpResponse:

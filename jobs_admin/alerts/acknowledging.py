@@ -15,7 +15,7 @@ from django.utils import timezone
 from jobs_admin.alerts import reading, silencing
 from jobs_admin.alerts.transitions import move
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.utc_text import clock
+from jobs_admin.core.time_text import clock
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import authorize
 from jobs_admin.models import Alert, AuditEvent, Rule

@@ -25,7 +25,7 @@ from jobs_admin.alerts.transitions import FIRED, LONGEST_REASON, move
 from jobs_admin.core import alert_state, keys
 from jobs_admin.core.alert_state import QUIET, Act, Phase, Stand
 from jobs_admin.core.text import representable
-from jobs_admin.core.utc_text import dated
+from jobs_admin.core.time_text import dated
 from jobs_admin.models import Alert, AlertEvent, Rule, Silence
 from jobs_admin.models.alert import AlertState
 

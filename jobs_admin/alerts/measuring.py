@@ -22,7 +22,7 @@ from jobs_admin.alerts import narrowing
 from jobs_admin.core import query as language
 from jobs_admin.core.alert_metrics import LEAST_ENDED, METRICS, Subject
 from jobs_admin.core.matching import matches
-from jobs_admin.core.utc_text import clock
+from jobs_admin.core.time_text import clock
 from jobs_admin.models import DepthSample, Failure, FailureCount, Group, GroupAlias, QueueCounter, Rule, Source, Worker
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer, viewer_of
 from jobs_admin.models.counter import MINUTE

@@ -12,7 +12,7 @@ from django.utils.dateparse import parse_datetime
 
 from jobs_admin.alerts import checking, closing
 from jobs_admin.core.refused import NotFound, Refused
-from jobs_admin.core.utc_text import dated
+from jobs_admin.core.time_text import dated
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import audited, authorize, may_write
 from jobs_admin.models import Rule

@@ -224,9 +224,11 @@ def _parse_start(given: datetime | None, now: datetime) -> datetime:
     return max(starts, now)
 
 
-def check_times(starts_at: datetime | None, ends_at: datetime, now: datetime) -> None:
-    """Raise Refused where no silence may have this start (None: now) and end."""
-    _check_end(ends_at, _parse_start(starts_at, now))
+def check_times(starts_at: datetime | None, ends_at: datetime, now: datetime) -> datetime:
+    """Return the start that a silence would have: now at the earliest. Raises Refused for invalid times."""
+    starts = _parse_start(starts_at, now)
+    _check_end(ends_at, starts)
+    return starts
 
 
 def _check_end(ends_at: datetime, starts: datetime) -> None:

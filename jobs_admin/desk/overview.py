@@ -18,7 +18,7 @@ from django.db.models import Case, Count, Exists, Max, OuterRef, Q, Subquery, Su
 
 from jobs_admin import config, failures, queues
 from jobs_admin.core import query as language
-from jobs_admin.core.utc_text import clock
+from jobs_admin.core.time_text import clock
 from jobs_admin.db import abilities, audit_anchor
 from jobs_admin.db.counters import StepNumber
 from jobs_admin.db.policy_marks import PolicyMark, policy_marks

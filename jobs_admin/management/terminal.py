@@ -20,7 +20,7 @@ _VERBOSITY = re.compile(r"-v\d\Z")
 
 
 def viewer() -> Viewer:
-    """Return the viewer: whoever can run it with the settings may do everything, under the name of the login."""
+    """Return the viewer: whoever can run commands with the settings may do everything, under the name of the login."""
     return Viewer(f"{_user()} (terminal)", {EVERY_SOURCE: ADMIN})
 
 
@@ -76,7 +76,7 @@ class ActCommand(BaseCommand):
 def parse_number(text: str) -> int:
     """Parse the number of an object, from 1."""
     if not (number := whole_number(text)):
-        raise ArgumentTypeError(f"{text!r} is no number from 1")
+        raise ArgumentTypeError(f"{text!r} is not a number from 1")
     return number
 
 
@@ -89,7 +89,7 @@ def parse_length(text: str) -> timedelta:
     """Parse a length of time of an argument: 90s, 30m, 8h, 7d."""
     found = _LENGTH.fullmatch(text)
     if found is None or not int(found[1]):
-        raise ArgumentTypeError(f"{text!r} is no length of time such as 90s, 30m, 8h or 7d")
+        raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 30m, 8h or 7d")
     length = timedelta(**{_UNITS[found[2]]: int(found[1])})
     if length > _LONGEST:
         raise ArgumentTypeError(f"{text!r} is longer than {_LONGEST.days}d")
@@ -102,7 +102,7 @@ def parse_time(text: str) -> datetime:
         at = datetime.fromisoformat(text)
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ArgumentTypeError(f"{text!r} is no time such as 2026-11-20T10:00") from None
+        raise ArgumentTypeError(f"{text!r} is not a time such as 2026-11-20T10:00") from None
     if not 2000 <= at.year <= 2999:
         raise ArgumentTypeError(f"{text!r} is outside the years 2000 to 2999")
     return at

@@ -12,7 +12,7 @@ from jobs_admin.core import policy as core
 from jobs_admin.core.matching import equal
 from jobs_admin.core.policy import Policy, Problem
 from jobs_admin.core.refused import NotFound, Refused
-from jobs_admin.core.utc_text import dated
+from jobs_admin.core.time_text import dated
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import audited, authorize, may_write, note
 from jobs_admin.models import PolicyVersion

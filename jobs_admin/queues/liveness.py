@@ -13,7 +13,7 @@ from django.db.models import Max, Q, QuerySet
 
 from jobs_admin import config
 from jobs_admin.core import keys, untrusted
-from jobs_admin.core.utc_text import clock
+from jobs_admin.core.time_text import clock
 from jobs_admin.db import audit_anchor
 from jobs_admin.models import AuditEvent, RefusedReports, Source
 

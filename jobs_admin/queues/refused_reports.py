@@ -12,7 +12,7 @@ from datetime import datetime
 import redis
 
 from jobs_admin import config, trust
-from jobs_admin.core.utc_text import clock
+from jobs_admin.core.time_text import clock
 from jobs_admin.fleet import heartbeats
 from jobs_admin.fleet.heartbeats import WorkerReport
 from jobs_admin.models import RefusedReports

@@ -18,7 +18,7 @@ from django.db.models import Max
 
 from jobs_admin.core import pacing, untrusted
 from jobs_admin.core.pacing import Controller, Judged, Pace, Seen, Verdict
-from jobs_admin.core.utc_text import dated
+from jobs_admin.core.time_text import dated
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import CONTROLLER
 from jobs_admin.models.replay import SENDING, ReplayState

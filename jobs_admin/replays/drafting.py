@@ -15,7 +15,7 @@ from django.utils import timezone
 from jobs_admin.core import query as language
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
-from jobs_admin.core.utc_text import dated
+from jobs_admin.core.time_text import dated
 from jobs_admin.db.authorizing import refuse
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer

@@ -12,7 +12,7 @@ from django.db.models import Exists, F, OuterRef
 
 from jobs_admin.core.pacing import Evidence, Judged
 from jobs_admin.core.text import class_name
-from jobs_admin.core.utc_text import clock
+from jobs_admin.core.time_text import clock
 from jobs_admin.models import Attempt, DepthSample, Group, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import ItemState

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import F, Sum
 
 from jobs_admin.core import pacing
-from jobs_admin.core.utc_text import clock
+from jobs_admin.core.time_text import clock
 from jobs_admin.fleet.signatures import signatures
 from jobs_admin.models import Attempt, DepthSample, Failure, FailureCount, GroupCounter, Source
 from jobs_admin.models.counter import MINUTE

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from django.db.models import Max, Q, QuerySet
 
 from jobs_admin import config
-from jobs_admin.core.utc_text import clock
+from jobs_admin.core.time_text import clock
 from jobs_admin.fleet import heartbeats
 from jobs_admin.models import DepthSample, Replay, ReplayItem
 from jobs_admin.models.replay import ItemState, ReplayState

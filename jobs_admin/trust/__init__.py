@@ -20,7 +20,7 @@ from django.db.models import Q
 
 from jobs_admin import config
 from jobs_admin.core.report_signature import KEY, SIGNATURE, BadSourceKey, SigningKey, is_key_id, is_signed_with, sign
-from jobs_admin.core.utc_text import dated
+from jobs_admin.core.time_text import dated
 from jobs_admin.models import Source, SourceKey, UnsignedReports
 
 # A source whose workers sign takes unsigned reports no longer than this after its first signed one: a fleet's rollout.

@@ -19,7 +19,7 @@ from jobs_admin import config, trust
 from jobs_admin.core.keys import valid_source
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
-from jobs_admin.core.utc_text import dated
+from jobs_admin.core.time_text import dated
 from jobs_admin.db import audit, totals
 from jobs_admin.db.authorizing import authorize
 from jobs_admin.db.totals import Counted

@@ -497,7 +497,7 @@ def test_a_channel_that_is_disabled_or_fails_is_shown(shop):
     code, output = doctor()
     assert code == 1
     assert "The channel chat is disabled: Slack's channel is gone." in output
-    assert "The last 7 deliveries to the channel pager failed." in output
+    assert "The last 7 delivery attempts to the channel pager failed." in output
 
 
 def test_a_heartbeat_that_is_refused_is_shown(shop, settings):

@@ -19,7 +19,7 @@ from jobs_admin import config, replays, trust
 from jobs_admin.core import policy as policy_language
 from jobs_admin.core.pacing import Controller, parse, settled
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.utc_text import clock
+from jobs_admin.core.time_text import clock
 from jobs_admin.db import audit
 from jobs_admin.desk import overview, retention
 from jobs_admin.management.commands.replay import _progress_line

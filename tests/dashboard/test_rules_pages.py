@@ -327,6 +327,17 @@ def test_saving_without_a_channel_is_confirmed_once(otto):
     assert made.threshold == 78
 
 
+def test_a_confirmation_holds_while_another_field_is_refused_and_escalation_notifies_someone(otto):
+    channel(), rule(name="taken")
+    refused = otto.post("/alerts/rules/create/", typed(name="taken"))
+    page = refused.content.decode()
+    assert refused.status_code == 422 and 'name="without_channel"' in page and "Save anyway?" not in page
+    form = typed(name="later", escalate_to="ops-slack", escalate_s="1h")
+    del form["without_channel"]
+    otto.post("/alerts/rules/create/", form)
+    assert Rule.objects.filter(name="later").exists()
+
+
 def test_removing_the_last_channel_is_confirmed_and_what_is_refused_comes_first(otto):
     channel()
     made = rule(channels=["ops-slack"])

@@ -33,8 +33,7 @@ def test_a_right_that_a_person_should_not_have_is_found(watched, settings, tmp_p
     rounds = []
     while len(rounds) < 10 and not (sum(one.repeating for one in rounds) > 3 and has_both(differing_in(rounds))):
         rounds.append(sights.run_questions(rng, world, 200, compared=0))
-    leaks = [one for found in rounds for one in found.leaks if " tells " in one]
-    assert len(leaks) > 10
+    assert sum(" tells " in one for one in rounds[0].leaks) > 10
     assert sum(one.repeating for one in rounds) > 3 and all(one.compared == one.repeating for one in rounds)
     assert has_both(differing_in(rounds))
 

@@ -6,6 +6,7 @@ import html
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.http import QueryDict
 from django.utils import timezone
 
 from dashboard.policies.changes import editor_text
@@ -75,9 +76,12 @@ def test_days_of_an_axis_begin_at_midnight_after_a_change_of_clocks():
         assert ticks["26 Oct"] == scale.per_cent(datetime(2026, 10, 25, 23, tzinfo=UTC))
 
 
-def test_a_time_that_the_clocks_skip_is_none():
-    with timezone.override("Europe/Berlin"), pytest.raises(ValueError, match="skip"):
-        moments.from_field("2027-03-28T02:30")
+def test_a_time_that_the_clocks_skip_is_as_much_later_and_one_that_comes_twice_is_the_first():
+    with timezone.override("Europe/Berlin"):
+        skipped, twice = moments.from_field("2027-03-28T02:30"), moments.from_field("2026-10-25T02:30")
+        assert moments.as_field(skipped) == "2027-03-28T03:30" and twice == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+        document = Draft.from_form(QueryDict("expires=at&expires_at=2027-03-28T02:30")).document(AT)
+        assert datetime.fromisoformat(document["expires_at"]) == skipped
 
 
 def test_an_open_page_stays_in_its_zone_when_another_tab_switches(ann):
@@ -107,7 +111,18 @@ def test_every_page_follows_the_cookie_and_one_that_names_no_zone_is_utc(ann):
             text = page(ann, path)
             assert f'data-zone-name="{shown}' in text, (value, path)
             assert not value or text.count("UTC") == text.count("between UTC and"), (value, path)
-    for value in ("../../etc/passwd", "/etc/passwd", "Europe", "x" * 4_000, "zone.tab", "UTC\\0", "é"):
+    for value in (
+        "../../etc/passwd",
+        "/etc/passwd",
+        "Europe",
+        "x" * 4_000,
+        "zone.tab",
+        "localtime",
+        "Factory",
+        "posix/Europe/Berlin",
+        "UTC\\0",
+        "é",
+    ):
         ann.cookies[COOKIE] = value
         assert 'data-zone="UTC" data-zone-name="UTC"' in page(ann, "/"), value
 

@@ -106,16 +106,18 @@ _UNDER_THE_BAR = """() => {
   const nav = [...document.querySelectorAll('.rail')].find((one) => getComputedStyle(one).position === 'fixed');
   const floor = nav ? nav.getBoundingClientRect().top : innerHeight;
   const wrong = [];
+  let count = 0;
   if (box.top < innerHeight / 2 || box.bottom > floor + 1) wrong.push(`the bar: ${box.top} to ${box.bottom}`);
-  for (const field of document.querySelectorAll('main form.policy :is(input, select, textarea):not([type=hidden])')) {
+  for (const field of document.querySelectorAll('main form :is(input, select, textarea):not([type=hidden])')) {
     if (!field.checkVisibility()) continue;
     field.focus();
     if (document.activeElement !== field) continue;
+    count++;
     const at = field.getBoundingClientRect();
     if (at.bottom > bar.getBoundingClientRect().top + 1) wrong.push(`${field.name}: ${at.bottom}`);
   }
   scrollTo(0, 0);
-  return wrong;
+  return count ? wrong : ['no field'];
 }"""
 
 

@@ -122,13 +122,15 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
 
 
 def _must_confirm(request: HttpRequest, edit: Edit) -> bool:
-    """Return whether a valid rule has no channel, and neither had one before nor was confirmed without one."""
-    if edit.draft.chosen["channels"] or CONFIRM in request.POST:
+    """Return whether a valid rule notifies no one, and neither did before nor was confirmed so."""
+    document = edit.draft.document()
+    escalates = document.get("escalate_s") and edit.draft.chosen["escalate_to"]
+    if edit.draft.chosen["channels"] or escalates or CONFIRM in request.POST:
         return False
     if edit.current and not edit.current.channels.exists():
         return False
     try:
-        alerts.check_rule(request.viewer, edit.draft.document())
+        alerts.check_rule(request.viewer, document)
     except Refused:
         return False  # saving reports it beside the field
     return True
@@ -144,6 +146,7 @@ def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse
     )
     context = {
         "edit": edit,
+        "is_confirmed": CONFIRM in request.POST,
         "draft": draft,
         "rule": rule,
         "name_field": rule_fields.one(draft, "name"),

@@ -9,7 +9,6 @@ from dashboard.web import moments
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 
-_SPANS = ("3600", "14400", "86400")
 TOMORROW, MONDAY, UNTIL = "tomorrow", "monday", "until"
 # The choices of the form, the first preselected.
 CHOICES = {
@@ -26,7 +25,7 @@ def ends_at(given: Mapping[str, str], now: datetime, starts_at: datetime | None 
     """Return the end of `for`: seconds, a day, or the field `until`. Raises Refused."""
     chosen, begins = given.get("for", ""), starts_at or now
     seconds = whole_number(chosen)
-    if seconds and str(seconds) in _SPANS:
+    if seconds and chosen in CHOICES:
         return begins + timedelta(seconds=seconds)
     if chosen in (TOMORROW, MONDAY):
         morning = moments.local(begins).replace(hour=_HOUR, minute=0, second=0, microsecond=0)

@@ -89,11 +89,11 @@ def _checked(given: Mapping[str, str], now: datetime, refused: Refused | None = 
     try:
         starts = silence_forms.starts_at(given)
         ends = silence_forms.ends_at(given, now, starts)
-        silencing.check_times(starts, ends, now)
-        end = f"Ends {moments.local(ends):%a} {moments.dated(ends, now)}, after {duration(ends - (starts or now))}."
+        begins = silencing.check_times(starts, ends, now)
+        end = f"Ends {moments.local(ends):%a} {moments.dated(ends, now)}, after {duration(ends - begins)}."
     except Refused as wrong:
         errors[_SLOTS[wrong.field or "ends_at"]] = str(wrong)
-    slots = [(name, [text] if text else []) for name, text in errors.items() if name]
+    slots = {name: [text] if text else [] for name, text in errors.items() if name}
     return {"errors": errors, "unplaced": errors.get("", ""), "slots": slots, "end": end}
 
 

@@ -37,7 +37,7 @@ class Command(ActCommand):
         every.add_argument("--limit", type=int, default=50, help=f"Alerts to list, at most {_MOST}.")
         every.add_argument("--after", metavar="CURSOR", help="`next` of the page before, as --json prints it.")
         every.set_defaults(run=self._list)
-        show = acts.add_parser("show", help="One alert: timeline, groups that grew, similar alerts before, links.")
+        show = acts.add_parser("show", help="One alert: timeline, groups that grew, similar earlier alerts, links.")
         show.set_defaults(run=self._show)
         take = acts.add_parser(
             "acknowledge", help="Stop reminders and escalation, for all alerts of its notification or --only-this."
@@ -48,14 +48,14 @@ class Command(ActCommand):
         undo = acts.add_parser("unacknowledge", help="Undo your own acknowledgement: reminders resume.")
         undo.set_defaults(run=self._unacknowledge)
         for one in (show, take, undo):
-            one.add_argument("alert", type=parse_number, help="Its number.")
+            one.add_argument("alert", type=parse_number, help="Number of the alert.")
         for one in (every, show, take, undo):
-            one.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
+            one.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
 
     def _list(self, *, state: str, limit: int, json: bool, after: str | None, **options: Any) -> None:
         filters = {name: options[name] for name in ("source", "queue", "rule")}
         if after and whole_number(after) is None:
-            raise Refused("invalid", "--after is no cursor: pass `next` of the page before, unchanged.")
+            raise Refused("invalid", "--after is not a cursor: pass `next` of the page before, unchanged.")
         page = alerts.listing(
             terminal.viewer(), state="" if state == _ALL else state, limit=max(1, min(limit, _MOST)), after=after,
             **filters,
@@ -102,7 +102,7 @@ class Command(ActCommand):
         for title, lines in (
             ("Timeline", [_event_line(one, row) for one in alerts.events(viewer, row)]),
             ("Groups", [f"{one['fingerprint']}  {one['count']:,}  {one['title']}" for one in detail["groups"]]),
-            ("Similar alerts before", [_earlier_line(one) for one in alerts.earlier(viewer, row)]),
+            ("Similar earlier alerts", [_earlier_line(one) for one in alerts.earlier(viewer, row)]),
         ):
             if lines:
                 self._write(title)
@@ -122,7 +122,8 @@ class Command(ActCommand):
             self.stdout.write(render_json(api_shapes.AcknowledgedItem, api_shapes.acknowledged(done)))
             return
         numbers = ", ".join(f"#{number}" for number in done.changed)
-        left = f" {done.others:,} of the same acknowledgement had changed and stay." if done.others else ""
+        more = f"{done.others:,} more {'was' if done.others == 1 else 'were'}"
+        left = f" {more} resolved in the meantime." if done.others else ""
         self._write(f"{numbers} {'is' if len(done.changed) == 1 else 'are'} {state}.{left}")
         if state == "acknowledged":
             self._write(f"Undo: manage.py alerts unacknowledge {done.alert.pk}")

@@ -38,15 +38,18 @@ class Command(ActCommand):
         start.add_argument("--last", type=parse_length, metavar="LENGTH", help="Before the end: 30m, 8h, 7d.")
         past.add_argument("--until", type=parse_time, metavar="TIME", help="End; default: now.")
         past.add_argument(
-            "--points", type=int, metavar="N", help=f"At most N: {_ROWS} rows, or {depths.MOST:,} with --json."
+            "--points",
+            type=int,
+            metavar="N",
+            help=f"Maximum number of points; default: {_ROWS}, or {depths.MOST:,} with --json.",
         )
         past.set_defaults(run=self._history)
         for one in (every, past):
-            one.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
+            one.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
 
     def _list(self, *, limit: int, after: str | None, json: bool, **_: Any) -> None:
         if after and not queues.is_cursor(after):
-            raise Refused("invalid", "--after is no cursor: pass `next` of the page before, unchanged.")
+            raise Refused("invalid", "--after is not a cursor: pass `next` of the page before, unchanged.")
         page = queues.queue_page(terminal.viewer(), after=after, limit=max(1, min(limit, queues.LARGEST_PAGE)))
         if json:
             answer = shapes.listed(page.rows, queue_shapes.queue, next=page.next, count=page.count)

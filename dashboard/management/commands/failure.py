@@ -25,17 +25,21 @@ class Command(ActCommand):
     def add_acts(self, acts: Any) -> None:
         show = acts.add_parser("show", help="Runs with their attempts, redacted arguments, traceback.")
         show.set_defaults(run=self._show)
-        why = acts.add_parser("why", help="Decision after each attempt, what to do, and the parts that make its group.")
+        why = acts.add_parser(
+            "why", help="Decision after each attempt, advice, and the parts of the error that determine the group."
+        )
         why.set_defaults(run=self._why)
         compare: ArgumentParser = acts.add_parser(
-            "compare", help="Compare the latest failed attempt with the last of the run before, or two others."
+            "compare", help="Compare the latest failed attempt with the last of the previous run, or two others."
         )
         for side in ("left", "right"):
-            compare.add_argument(f"--{side}", default="", type=representable, metavar="RUN.ATTEMPT", help="As 2.1.")
+            compare.add_argument(
+                f"--{side}", default="", type=representable, metavar="RUN.ATTEMPT", help="Such as 2.1."
+            )
         compare.set_defaults(run=self._compare)
         for one in (show, why, compare):
-            one.add_argument("failure", type=parse_number, help="Its number, as `failures` shows it.")
-            one.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
+            one.add_argument("failure", type=parse_number, help="Number of the failure, as printed by `failures`.")
+            one.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
 
     def _show(self, *, failure: int, json: bool, **_: Any) -> None:
         found = calls.failure_answer(terminal.viewer(), _find(failure))
@@ -79,8 +83,9 @@ class Command(ActCommand):
             self.stdout.write(render_json(api_shapes.FailureReasons, found))
             return
         limit = f" of {found['max_attempts']:,}" if found["max_attempts"] else ""
+        plural = "" if (found["max_attempts"] or found["attempts"]) == 1 else "s"
         due = f"; next attempt {moment(found['due_at'])} UTC" if found["due_at"] else ""
-        self._write(f"{found['id']} {found['state']} after {found['attempts']:,}{limit} attempts{due}")
+        self._write(f"{found['id']} {found['state']} after {found['attempts']:,}{limit} attempt{plural}{due}")
         if found["reason"]:
             self._write(f"  {found['reason']}")
         for one in found["advice"]:
@@ -143,7 +148,7 @@ def _find(number: int) -> Failure:
     try:
         return failures.get(terminal.viewer(), number)
     except Failure.DoesNotExist:
-        raise NotFound(f"There is no failure {number}.") from None
+        raise NotFound(f"Failure {number} not found.") from None
 
 
 def _attempt_line(one: dict[str, Any]) -> str:

@@ -34,13 +34,13 @@ class Command(ActCommand):
 
     def add_acts(self, acts: Any) -> None:
         every = acts.add_parser("list", help="Groups that match, in every state unless --state is given.")
-        every.add_argument("query", nargs="*", help="As in the search field of groups: state:new queue:emails.")
+        every.add_argument("query", nargs="*", help="Search, as in the search field of groups: state:new queue:emails.")
         every.add_argument(
             "--state",
             action="append",
             default=[],
             choices=get_args(group_calls.State),
-            help="May be given more than once.",
+            help="Repeat for several.",
         )
         assignee = every.add_mutually_exclusive_group()
         assignee.add_argument("--assignee", type=representable, metavar="USER", help="Only groups of this user.")
@@ -55,12 +55,12 @@ class Command(ActCommand):
         show = acts.add_parser("show", help="One group: states of its jobs, queues, tasks, tenants, releases, hosts.")
         show.add_argument("fingerprint", type=representable)
         for one, run in ((every, self._list), (show, self._show)):
-            one.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
+            one.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
             one.set_defaults(run=run)
         self._add_changes(acts)
         undo = acts.add_parser("undo", help="Undo a change by its receipt. Groups that changed since stay.")
-        undo.add_argument("receipt", type=representable, help="As the change printed it.")
-        undo.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
+        undo.add_argument("receipt", type=representable, help="Receipt, as printed by the change.")
+        undo.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
         undo.set_defaults(run=self._undo)
 
     def _add_changes(self, acts: Any) -> None:
@@ -70,7 +70,7 @@ class Command(ActCommand):
         end = mute.add_mutually_exclusive_group()
         end.add_argument("--until", type=parse_time, metavar="TIME", help="UTC: 2026-12-01T08:00.")
         end.add_argument("--for", dest="for_", type=parse_length, metavar="LENGTH", help="30m, 8h, 7d.")
-        mute.add_argument("--count", type=int, metavar="N", help="Until so many more attempts failed, or earlier.")
+        mute.add_argument("--count", type=int, metavar="N", help="Unmute after N more failed attempts.")
         assign = self._add_change(acts, "assign", "Set the assignee.")
         assign.add_argument("--to", required=True, type=representable, metavar="USER", help="The user's name.")
         self._add_change(acts, "unassign", "Remove the assignee.")
@@ -81,9 +81,9 @@ class Command(ActCommand):
 
     def _add_change(self, acts: Any, name: str, help: str) -> ArgumentParser:
         parser: ArgumentParser = acts.add_parser(name, help=help)
-        parser.add_argument("groups", nargs="+", metavar="FINGERPRINT", help="As `groups list` shows them.")
-        parser.add_argument("--reason", default="", help="Why; stored in the audit.")
-        parser.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
+        parser.add_argument("groups", nargs="+", metavar="FINGERPRINT", help="Groups, as printed by `groups list`.")
+        parser.add_argument("--reason", default="", help="Reason, recorded in the audit.")
+        parser.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
         parser.set_defaults(run=self._change)
         return parser
 
@@ -91,7 +91,9 @@ class Command(ActCommand):
 
     def _list(self, *, query: list[str], sort: str, limit: int, after: str | None, **options: Any) -> None:
         if after and not failures.is_group_cursor(sort, after):
-            raise Refused("invalid", "--after is no cursor of this order: pass `next` of the page before, unchanged.")
+            raise Refused(
+                "invalid", "--after is not a cursor of this order: pass `next` of the page before, unchanged."
+            )
         page = failures.groups(
             terminal.viewer(), " ".join(query), order=sort, after=after, limit=max(1, min(limit, LARGEST_PAGE)),
             states=options["state"], assignee=options["assignee"],
@@ -164,7 +166,7 @@ class Command(ActCommand):
             self.stdout.write(render_json(api_shapes.ChangedGroups, answer))
             return
         if done.missing and not done.fingerprints and not done.unchanged:
-            raise Refused("invalid", f"There is no such group: {', '.join(sorted(set(groups)))}. Nothing was changed.")
+            raise Refused("invalid", f"Group not found: {', '.join(sorted(set(groups)))}. Nothing was changed.")
         same = f"; {_count(done.unchanged)} had no change" if done.unchanged else ""
         missing = f"; {_count(done.missing)} not found" if done.missing else ""
         self.stdout.write(f"{_count(len(done.fingerprints))} {_DONE[act]}{same}{missing}.")
@@ -177,7 +179,7 @@ class Command(ActCommand):
             answer = {"undone": done.fingerprints, "changed_since": done.changed_since}
             self.stdout.write(render_json(api_shapes.UndoneGroups, answer))
             return
-        since = f"; {_count(len(done.changed_since))} changed since and stay" if done.changed_since else ""
+        since = f"; {_count(len(done.changed_since))} changed since, not restored" if done.changed_since else ""
         self.stdout.write(f"{_count(len(done.fingerprints))} restored{since}.")
 
 

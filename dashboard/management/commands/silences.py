@@ -24,9 +24,9 @@ class Command(ActCommand):
 
     def add_acts(self, acts: Any) -> None:
         every = acts.add_parser("list", help="Active and scheduled silences, the next to end first.")
-        every.add_argument("--ended", action="store_true", help="Those that ended, latest first.")
+        every.add_argument("--ended", action="store_true", help="List ended silences, latest first.")
         every.set_defaults(run=self._list)
-        add = acts.add_parser("add", help="Silence alerts that fit all matchers given; at least one is required.")
+        add = acts.add_parser("add", help="Silence alerts that match all given matchers; at least one is required.")
         for name, what in (("source", "source"), ("queue", "queue, or the view"), ("rule", "alert rule")):
             add.add_argument(f"--{name}", type=representable, metavar="GLOB", help=f"Name of the {what}.")
         add.add_argument("--severity", choices=Severity.values)
@@ -34,19 +34,23 @@ class Command(ActCommand):
             "--alert", type=parse_number, metavar="NUMBER", help="This alert, and those of its notification."
         )
         add.add_argument(
-            "--exact", action="append", default=[], choices=silencing.GLOBS, help="A matcher in which * is no wildcard."
+            "--exact",
+            action="append",
+            default=[],
+            choices=silencing.GLOBS,
+            help="Match this field literally: * is not a wildcard.",
         )
         end = add.add_mutually_exclusive_group(required=True)
         end.add_argument("--for", dest="for_", type=parse_length, metavar="LENGTH", help="30m, 8h; 30d at most.")
         end.add_argument("--until", type=parse_time, metavar="TIME", help="UTC: 2026-12-01T08:00.")
         add.add_argument("--starts", type=parse_time, metavar="TIME", help="Start; default: now.")
-        add.add_argument("--comment", required=True, help="Why; shown with each silenced alert.")
+        add.add_argument("--comment", required=True, help="Reason, shown with each silenced alert.")
         add.set_defaults(run=self._add)
-        over = acts.add_parser("end", help="End a silence now. Alerts that still fire are notified.")
-        over.add_argument("silence", type=parse_number, help="Its number.")
+        over = acts.add_parser("end", help="End a silence now. Alerts that are still firing send notifications.")
+        over.add_argument("silence", type=parse_number, help="Number of the silence.")
         over.set_defaults(run=self._end)
         for one in (every, add):
-            one.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
+            one.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
 
     def _list(self, *, ended: bool, json: bool, **_: Any) -> None:
         viewer, now = terminal.viewer(), timezone.now()

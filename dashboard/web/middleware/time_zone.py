@@ -15,7 +15,7 @@ HEADER, FIELD = "X-Time-Zone", "time_zone"
 
 
 class TimeZoneMiddleware:
-    """Make the zone that a page is in the current one of Django, until it is answered; UTC if none is named.
+    """Activate the zone of the page for the request; UTC if none is named.
 
     An open page stays in its zone when another tab switches: its script sends the zone along, as a header or with the form.
     """
@@ -44,5 +44,6 @@ class TimeZoneMiddleware:
 def _zone(name: str) -> ZoneInfo | None:
     # The name comes from outside: ZoneInfo opens no file outside its folders, and raises one of these for the rest.
     with suppress(ValueError, OSError, KeyError):
-        return ZoneInfo(name) if name else None
+        # Browsers know no others: without a region, such as `localtime`, they are of this server.
+        return ZoneInfo(name) if "/" in name and not name.startswith(("posix/", "right/")) else None
     return None

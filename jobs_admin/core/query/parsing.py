@@ -153,7 +153,7 @@ class _Reader:
             if not any(f"“{name}:”" in hint for hint in self.hints):  # else one says which form a value must have
                 self.hint(f"“{name}:” was not understood: it was searched for as text.")
         elif named and named.group(1) == "is":
-            self.hint(f"“is:” takes a state ({', '.join(STATES)}) and was searched for as text.")
+            self.hint(f"“is:” takes a state ({', '.join(STATES)}). This term was searched for as text.")
         elif named:
             near = difflib.get_close_matches(named.group(1).lower(), (*QUALIFIERS, *ARGUMENTS), 1, 0.7)
             meant = f" Did you mean {near[0]}:?" if near else ""

@@ -1,4 +1,4 @@
-"""`policies lint | list | show | publish | put-back | withdraw`: retry policies from a terminal, from a repository of them, and
+"""`policies lint | list | show | publish | restore | withdraw`: retry policies from a terminal, from a repository of them, and
 in CI: `policies lint [--json] [--app MODULE:APP] [--outage 15m] [--except RULE[@TASK]]`.
 """
 
@@ -60,7 +60,7 @@ class Command(BaseCommand):
 
 
 def add_acts(acts: Any) -> None:
-    """Add the parsers of `list`, `show`, `publish`, `put-back` and `withdraw`."""
+    """Add the parsers of `list`, `show`, `publish`, `restore` and `withdraw`."""
     listing = acts.add_parser("list", help="List policies in force, and the workers that have them.")
     listing.set_defaults(run=run_list)
     show: ArgumentParser = acts.add_parser("show", help="Print a policy as JSON, in the form that `publish` reads.")

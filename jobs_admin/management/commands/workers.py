@@ -29,7 +29,7 @@ class Command(BaseCommand):
         gone.set_defaults(run=self._print_gone)
         back = acts.add_parser("return", help="Return the jobs of a gone worker to their queues now, each once.")
         back.add_argument("source")
-        back.add_argument("boot", help="Start of the worker, as printed by `workers gone`.")
+        back.add_argument("boot", help="Boot ID of the worker, as printed by `workers gone`.")
         back.set_defaults(run=self._return)
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
