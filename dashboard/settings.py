@@ -81,7 +81,7 @@ WSGI_APPLICATION = "dashboard.wsgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [BASE_DIR / "templates"] if env.IS_CHECKOUT else [],  # installed: dashboard/templates
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -159,7 +159,7 @@ _prefix = f"/{REDRIVE_URL_PREFIX}/" if REDRIVE_URL_PREFIX else "/"
 FORCE_SCRIPT_NAME = _prefix.rstrip("/") or None
 STATIC_URL = f"{_prefix}static/"
 STATIC_ROOT = DATA_DIR / "static"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_DIRS = [BASE_DIR / "static"] if env.IS_CHECKOUT else []  # installed: dashboard/static
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "dashboard.web.static_files.Storage"},

@@ -24,6 +24,8 @@ NEWER = ("python3.14", "python3.13", "python3.12", "python3.11")
 # Set for the processes that we start: their environment was checked a moment ago.
 CHECKED = "REDRIVE_BOOTSTRAPPED"
 
+NEED_NOTHING = ("worker-wheel", "node-package", "--version")  # of what would have to be installed
+
 
 class CannotStart(SystemExit):
     """Something is missing that only the reader can supply. Nothing was started."""
@@ -32,28 +34,16 @@ class CannotStart(SystemExit):
 def main(argv: list[str]) -> int:
     """Run the command of `argv` (with the program's name) in an environment that has what it needs. Its exit code."""
     need_python(argv)
-    if argv[1:2] == ["worker-wheel"]:  # needs nothing that would have to be installed, and no settings
-        from jobs_admin.management import wheel
-
-        return wheel.main(argv[2:])
-    if argv[1:2] == ["node-package"]:  # as little
-        from jobs_admin.management import node_package
-
-        return node_package.main(argv[2:])
-    is_test = argv[1:2] == ["test"]
-    strict = is_test and "--strict" in argv
-    locks = [ROOT / "requirements.txt"] + ([ROOT / "requirements-test.txt"] if strict else [])
-    enter_environment(argv, locks)
-    if is_test:
+    command = argv[1] if argv[1:] else ""
+    if command == "test":
+        names = ["requirements", "requirements-test"] + ["requirements-strict"] * ("--strict" in argv)
+        enter_environment(argv, [ROOT / f"{name}.txt" for name in names])
         return run_tests(argv[2:])
+    if command not in NEED_NOTHING:
+        enter_environment(argv, [ROOT / "requirements.txt"])
     from dashboard.setup import command_line
 
-    if argv[1:2] == ["up"] and not command_line.is_help_request(argv):
-        from dashboard.setup import environment
-
-        environment.prepare_first_run(argv[2:])
-    command_line.run(argv)
-    return 0
+    return command_line.main(argv)
 
 
 def need_python(argv: list[str]) -> None:

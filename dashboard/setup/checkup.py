@@ -36,7 +36,7 @@ from jobs_admin.sources import connect
 from jobs_admin.sources.base import Finding, SourceError, SourceRefused
 from jobs_admin.sources.base import Source as Adapter
 from jobs_admin.trust import admission
-from jobs_admin.worker.versions import GUARD_VERSION
+from jobs_admin.worker.versions import VERSION
 
 HIGH, WARNING, INFO = "high", "warning", "info"
 
@@ -475,16 +475,16 @@ def _about_guards(source: str, now: datetime) -> list[Finding]:
         reported = [one.guard for one in heartbeats.worker_reports(now) if one.source == source]
     except redis.RedisError:
         return []
-    others = sorted({guard or "unknown" for guard in reported} - {GUARD_VERSION})
+    others = sorted({guard or "unknown" for guard in reported} - {VERSION})
     if not others:
         return []
-    count = sum(guard != GUARD_VERSION for guard in reported)
+    count = sum(guard != VERSION for guard in reported)
     return [
         Finding(
             "guard-version",
             INFO,
             f"{count} of the workers have a guard of another version ({', '.join(others[:5])}) than Redrive "
-            f"({GUARD_VERSION}).",
+            f"({VERSION}).",
             "The previous and the next version are compatible. `manage.py worker-wheel` builds the version of this "
             "desk.",
         )

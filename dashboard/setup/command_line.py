@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dashboard.setup import environment
 from dashboard.setup.environment import Misconfigured
+from jobs_admin.worker.versions import VERSION
 
 OURS = {
     "up": "Start the desk: engine, database, watch, web and a demo shop (--no-demo: without the shop).",
@@ -52,6 +53,29 @@ _DJANGO = (
     "contrib/sessions/management",
     "contrib/staticfiles/management",
 )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command `redrive`, and `manage.py` in an environment that has what the command needs. Its exit code."""
+    argv = sys.argv if argv is None else argv
+    command = argv[1] if argv[1:] else "help"
+    if command == "--version":
+        sys.stdout.write(f"Redrive {VERSION}\n")
+        return 0
+    if command == "worker-wheel":
+        from jobs_admin.management import wheel
+
+        return wheel.main(argv[2:])
+    if command == "node-package":
+        from jobs_admin.management import node_package
+
+        return node_package.main(argv[2:])
+    if command == "test":  # of an installed Redrive
+        raise Misconfigured("The tests are in the repository: run `python3 manage.py test` there.")
+    if command == "up" and not is_help_request(argv):
+        environment.prepare_first_run(argv[2:])
+    run(argv)
+    return 0
 
 
 def run(argv: list[str]) -> None:
@@ -112,7 +136,8 @@ def need_desk() -> None:
 
 
 def _no_desk(folder: Path) -> str:
-    where = folder.relative_to(environment.ROOT) if folder.is_relative_to(environment.ROOT) else folder
+    here = environment.default_data_folder().parent
+    where = folder.relative_to(here) if folder.is_relative_to(here) else folder
     return f"No desk in {where} yet: run `python3 manage.py up`, or set REDRIVE_DATA to the folder of a desk."
 
 

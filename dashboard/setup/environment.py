@@ -25,6 +25,7 @@ from jobs_admin.core import service_url
 from jobs_admin.core import web_address as web_addresses
 
 ROOT = Path(__file__).resolve().parents[2]
+IS_CHECKOUT = (ROOT / "manage.py").is_file()  # else Redrive is installed, and ROOT is the folder of all packages
 
 
 class Misconfigured(SystemExit):
@@ -32,7 +33,12 @@ class Misconfigured(SystemExit):
 
 
 def data_folder() -> Path:
-    return Path(os.environ.get("REDRIVE_DATA") or ROOT / "var").resolve()
+    return Path(os.environ.get("REDRIVE_DATA") or default_data_folder()).resolve()
+
+
+def default_data_folder() -> Path:
+    """`var` in the checkout; where Redrive is installed, `var` in the current folder."""
+    return (ROOT if IS_CHECKOUT else Path.cwd()) / "var"
 
 
 # The variables of a run beside its own addresses. `up` stores them in `up.json` under `run`.
@@ -73,7 +79,7 @@ def use_defaults() -> None:
     os.environ["SECRET_KEY"] = secrets.token_urlsafe(50)
     _made_by_up.cache_clear()
     # No folder of that name is made: nothing is opened.
-    os.environ["REDRIVE_DATA"] = str(ROOT / "var" / "of-no-desk")
+    os.environ["REDRIVE_DATA"] = str(default_data_folder() / "of-no-desk")
 
 
 def get(name: str, default: str = "") -> str:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-HOME = "clients/node"
+HOME = "clients/node"  # of the repository
+INSTALLED_HOME = Path(__file__).with_name("node_agent")  # of an installed Redrive, with the license
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,11 @@ class Package:
 
 def build(folder: Path, root: Path = ROOT) -> Package:
     """Write the package of the files in `root` into `folder`, atomically. An existing one is replaced. Raises OSError."""
-    described = json.loads((root / HOME / "package.json").read_text())
-    packed = _packed(_files(root, described["files"]))
+    home, license_file = root / HOME, root / "LICENSE"
+    if not home.exists():
+        home, license_file = INSTALLED_HOME, INSTALLED_HOME / "LICENSE"
+    described = json.loads((home / "package.json").read_text())
+    packed = _packed(_files(home, described["files"]) | {"LICENSE": license_file.read_bytes()})
     name = described["name"].removeprefix("@").replace("/", "-")
     folder.mkdir(parents=True, exist_ok=True)
     # Absolute: npm takes `dist/x.tgz` for a repository of GitHub, and is run in another folder anyway.
@@ -50,22 +54,21 @@ def build(folder: Path, root: Path = ROOT) -> Package:
     return Package(path, len(packed), hashlib.sha256(packed).hexdigest())
 
 
-def _files(root: Path, named: list[str]) -> dict[str, bytes]:
+def _files(home: Path, named: list[str]) -> dict[str, bytes]:
     """Name in the package -> content: what `files` in package.json names, as npm would take it."""
-    home = root / HOME
-    found = {"package.json": (home / "package.json").read_bytes(), "LICENSE": (root / "LICENSE").read_bytes()}
+    found = {"package.json": (home / "package.json").read_bytes()}
     for name in named:
         path = home / name
         for one in path.rglob("*") if path.is_dir() else [path]:
             if one.is_file():
                 found[one.relative_to(home).as_posix()] = one.read_bytes()
-    return dict(sorted(found.items()))
+    return found
 
 
 def _packed(files: dict[str, bytes]) -> bytes:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name, content in files.items():
+        for name, content in sorted(files.items()):
             entry = tarfile.TarInfo(f"package/{name}")
             entry.size, entry.mode, entry.mtime = (
                 len(content),
@@ -80,7 +83,7 @@ def _packed(files: dict[str, bytes]) -> bytes:
 def main(arguments: list[str]) -> int:
     """The command. Its exit code."""
     parser = argparse.ArgumentParser(
-        prog="manage.py node-package", description="Build the npm package for BullMQ workers."
+        prog=f"{Path(sys.argv[0]).name} node-package", description="Build the npm package for BullMQ workers."
     )
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="where to (here)")
     folder = parser.parse_args(arguments).folder

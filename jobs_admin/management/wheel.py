@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from jobs_admin.worker.versions import GUARD_VERSION, LATEST, OLDEST, OLDEST_PYTHON, OLDEST_REDIS_PY
+from jobs_admin.worker.versions import LATEST, OLDEST, OLDEST_PYTHON, OLDEST_REDIS_PY, VERSION
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("jobs_admin/core", "jobs_admin/worker")
 KINDS = {".py", ".lua"}  # of files; whatever else lies there is none of the package's
 
-_INFO = f"redrive_worker-{GUARD_VERSION}.dist-info"
+_INFO = f"redrive_worker-{VERSION}.dist-info"
 _FIRST = (1980, 1, 1, 0, 0, 0)  # the first moment that an archive can name
 
 _METADATA = f"""\
 Metadata-Version: 2.1
 Name: redrive-worker
-Version: {GUARD_VERSION}
+Version: {VERSION}
 Summary: Records the failed jobs of a Celery worker for Redrive, and retries them as its policies say
 License: MIT
 Classifier: License :: OSI Approved :: MIT License
@@ -75,11 +75,13 @@ def build(folder: Path, root: Path = ROOT) -> Wheel:
     files = _files(root)
     files[f"{_INFO}/METADATA"] = _METADATA.encode()
     files[f"{_INFO}/WHEEL"] = _WHEEL.encode()
-    files[f"{_INFO}/LICENSE"] = (root / "LICENSE").read_bytes()
+    # An installed guard has its license beside it.
+    license_file = next(path for path in (root / "LICENSE", root / _INFO / "LICENSE") if path.exists())
+    files[f"{_INFO}/LICENSE"] = license_file.read_bytes()
     record = f"{_INFO}/RECORD"
     files[record] = _record(files, record).encode()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"redrive_worker-{GUARD_VERSION}-py3-none-any.whl"
+    path = folder / f"redrive_worker-{VERSION}-py3-none-any.whl"
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".redrive-worker-", delete=False) as unfinished:
         try:
             _pack(unfinished, files)
@@ -124,7 +126,9 @@ def _pack(into: IO[bytes], files: dict[str, bytes]) -> None:
 
 def main(arguments: list[str]) -> int:
     """The command. Its exit code."""
-    parser = argparse.ArgumentParser(prog="manage.py worker-wheel", description="Build the package for users' workers.")
+    parser = argparse.ArgumentParser(
+        prog=f"{Path(sys.argv[0]).name} worker-wheel", description="Build the package for users' workers."
+    )
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="where to (here)")
     folder = parser.parse_args(arguments).folder
     try:

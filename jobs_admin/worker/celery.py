@@ -23,7 +23,7 @@ from celery import bootsteps, signals
 from celery.utils.imports import symbol_by_name
 
 from jobs_admin.core import keys
-from jobs_admin.worker.versions import GUARD_VERSION, LATEST, OLDEST, TESTED
+from jobs_admin.worker.versions import LATEST, OLDEST, TESTED, VERSION
 
 if TYPE_CHECKING:
     from jobs_admin.core.report_signature import SigningKey
@@ -263,7 +263,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
             name=consumer.hostname,
             release=release,
             celery=CELERY_VERSION,
-            guard=GUARD_VERSION,
+            guard=VERSION,
             pool="threads" if pool == "thread" else pool,
             broker=_transport(app),
             concurrency=getattr(consumer.controller, "concurrency", None),

@@ -1,8 +1,8 @@
-"""The guard's version, and the versions of Celery that it supports. Imports nothing, so that the packager reads it
-here.
+"""The version of Redrive and of its guard, and the versions of Celery that the guard supports. Imports nothing, so that the
+packager reads it here.
 """
 
-GUARD_VERSION = "0.1.0"
+VERSION = "0.1.0"
 
 # Of Celery. Between these it is accepted; beyond them it installs nothing.
 OLDEST, LATEST = (5, 3), (5, 7)

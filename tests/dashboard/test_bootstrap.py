@@ -181,7 +181,7 @@ def test_the_files_that_an_old_python_reads_have_no_newer_syntax():
 
 
 def test_the_locks_name_no_registry_and_hash_every_package():
-    for name in ("requirements.txt", "requirements-test.txt"):
+    for name in ("requirements.txt", "requirements-test.txt", "requirements-strict.txt"):
         text = (ROOT / name).read_text()
         assert "://" not in text
         assert "--index" not in text
@@ -192,7 +192,7 @@ def test_the_locks_name_no_registry_and_hash_every_package():
 
 def test_what_is_imported_is_required_by_name():
     named = set()
-    for file in ("requirements.in", "requirements-test.in"):
+    for file in ("requirements.in", "requirements-test.in", "requirements-strict.in"):
         for line in (ROOT / file).read_text().splitlines():
             if line and not line.startswith(("#", "-")):
                 named.add(Requirement(line).name.lower().replace("_", "-"))

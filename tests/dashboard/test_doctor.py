@@ -28,7 +28,7 @@ from jobs_admin.models.access import ENGINE
 from jobs_admin.sources.celery import workers
 from jobs_admin.trust import unsealing
 from jobs_admin.worker.dropped import Dropped
-from jobs_admin.worker.versions import GUARD_VERSION
+from jobs_admin.worker.versions import VERSION
 from tests.kit.failures import bury
 from tests.kit.sources import forget_configuration
 from tests.kit.waiting import wait_until
@@ -391,9 +391,7 @@ def test_while_no_one_watches_no_worker_is_blamed(shop, unguarded_worker, store)
 def test_workers_with_a_guard_of_another_version_are_shown(shop, store):
     now = datetime.now(UTC)
     (source,) = config.sources()
-    for number, more in enumerate(
-        ({"guard": "0.0.9"}, {}, {"guard": GUARD_VERSION})
-    ):  # the second: an older guard still
+    for number, more in enumerate(({"guard": "0.0.9"}, {}, {"guard": VERSION})):  # the second: an older guard still
         heartbeat = {
             "v": 1,
             "source": source,
@@ -406,7 +404,7 @@ def test_workers_with_a_guard_of_another_version_are_shown(shop, store):
         store.hset(keys.workers(source), f"w{number}@h", json.dumps(heartbeat))
     heartbeats.count_heartbeats(now)
     code, output = doctor()
-    assert f"2 of the workers have a guard of another version (0.0.9, unknown) than Redrive ({GUARD_VERSION})" in output
+    assert f"2 of the workers have a guard of another version (0.0.9, unknown) than Redrive ({VERSION})" in output
     assert code == 0
 
 
@@ -427,7 +425,7 @@ def test_workers_that_may_write_for_every_source_are_shown(shop, store, settings
             "boot": "b",
             "at": datetime.now(UTC).timestamp(),
             "queues": [],
-            "guard": GUARD_VERSION,
+            "guard": VERSION,
             **more,
         }
         store.hset(keys.workers(source), name, json.dumps(heartbeat))

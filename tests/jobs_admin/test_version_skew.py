@@ -115,7 +115,7 @@ NEWER = {  # of a file of the guard: what it says -> what it says in the next ve
         '    trace: str = ""\n\n    @property': '    trace: str = ""\n    heat: int = 7\n\n    @property',
     },
     "jobs_admin/worker/heartbeat.py": {'"v": 1,': '"v": 2, "heat": {"deep": [7]},'},
-    "jobs_admin/worker/versions.py": {"GUARD_VERSION = ": 'GUARD_VERSION = "9.0.0"  # '},
+    "jobs_admin/worker/versions.py": {"VERSION = ": 'VERSION = "9.0.0"  # '},
 }
 OLDER = {
     "jobs_admin/core/envelope.py": {f"VERSION = {VERSION}\n": f"VERSION = {VERSION - 1}\n"},
@@ -138,7 +138,7 @@ OLDER = {
     "jobs_admin/core/policy/parsing.py": {
         "    reading.note_unknown(_FIELDS)": '    reading.note_unknown([name for name in _FIELDS if name != "rate_limit"])'
     },
-    "jobs_admin/worker/versions.py": {"GUARD_VERSION = ": 'GUARD_VERSION = "0.0.9"  # '},
+    "jobs_admin/worker/versions.py": {"VERSION = ": 'VERSION = "0.0.9"  # '},
 }
 
 

@@ -42,7 +42,6 @@ from jobs_admin.models import ApiToken, Failure
 from jobs_admin.models.access import ADMIN, ENGINE, Viewer
 from jobs_admin.trust import source_keys
 
-ROOT = environment.ROOT
 UP = Viewer("up")  # as the audit names it
 
 
@@ -185,7 +184,11 @@ class Desk:
         if password:
             print_line(f"Log in as admin with the password {password} (shown only once).")
         elif has_users and not environment.get("REDRIVE_ADMIN_PASSWORD"):
-            elsewhere = "" if self.folder == ROOT / "var" else f"REDRIVE_DATA={shlex.quote(str(self.folder))} "
+            elsewhere = (
+                ""
+                if self.folder == environment.default_data_folder()
+                else f"REDRIVE_DATA={shlex.quote(str(self.folder))} "
+            )
             print_line(
                 "Log in as admin; the password was shown at the first run. "
                 f"To change it: {elsewhere}python3 manage.py changepassword admin"

@@ -11,7 +11,7 @@ import tarfile
 import pytest
 
 from jobs_admin.management import node_package
-from jobs_admin.worker.versions import GUARD_VERSION
+from jobs_admin.worker.versions import VERSION
 from tests.kit import node
 
 ROOT = node_package.ROOT
@@ -24,7 +24,7 @@ def test_it_holds_the_code_and_the_scripts_and_no_tests(tmp_path):
         described = json.load(archive.extractfile("package/package.json"))
     assert {"index.js", "index.mjs", "index.d.ts", "package.json", "README.md", "LICENSE"} < names
     assert {name.partition("/")[0] for name in names if "/" in name} == {"lib", "lua"}
-    assert described["version"] == GUARD_VERSION and "dependencies" not in described
+    assert described["version"] == VERSION and "dependencies" not in described
 
 
 def test_the_same_files_give_the_same_bytes(tmp_path):

@@ -8,14 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from email.parser import Parser
 
 import pytest
 
 from jobs_admin.management import wheel
-from jobs_admin.worker.versions import GUARD_VERSION, LATEST, OLDEST
+from jobs_admin.worker.versions import LATEST, OLDEST, VERSION
 
 ROOT = wheel.ROOT
 COMMAND = [sys.executable, "-E", "-S", str(ROOT / "manage.py"), "worker-wheel"]  # -S: without what is installed
@@ -28,7 +27,7 @@ def packed(tmp_path_factory):
 
 
 def test_it_holds_core_worker_and_lua_and_nothing_else(packed):
-    info = f"redrive_worker-{GUARD_VERSION}.dist-info"
+    info = f"redrive_worker-{VERSION}.dist-info"
     names = set(packed.namelist())
     ours = {name for name in names if name.startswith("jobs_admin/")}
     assert {name.split("/")[1] for name in ours} == {"__init__.py", "core", "worker"}
@@ -41,8 +40,8 @@ def test_it_holds_core_worker_and_lua_and_nothing_else(packed):
 
 
 def test_it_requests_celery_and_redis_alone_and_for_cryptography_where_messages_are_encrypted(packed):
-    text = Parser().parsestr(packed.read(f"redrive_worker-{GUARD_VERSION}.dist-info/METADATA").decode())
-    assert (text["Name"], text["Version"], text["Requires-Python"]) == ("redrive-worker", GUARD_VERSION, ">=3.10")
+    text = Parser().parsestr(packed.read(f"redrive_worker-{VERSION}.dist-info/METADATA").decode())
+    assert (text["Name"], text["Version"], text["Requires-Python"]) == ("redrive-worker", VERSION, ">=3.10")
     celery, client, library = text.get_all("Requires-Dist")
     assert text.get_all("Provides-Extra") == ["encrypt"] and library == 'cryptography>=42; extra == "encrypt"'
     assert celery == f"celery>={OLDEST[0]}.{OLDEST[1]},<{LATEST[0]}.{LATEST[1] + 1}"
@@ -81,7 +80,7 @@ def test_the_command_needs_nothing_installed_and_reports_how_to_use_it(tmp_path)
     done = subprocess.run([*COMMAND, str(tmp_path / "dist")], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     path, figures, *_, pip, line, _, name, _ = done.stdout.splitlines()
-    content = (tmp_path / "dist" / f"redrive_worker-{GUARD_VERSION}-py3-none-any.whl").read_bytes()
+    content = (tmp_path / "dist" / f"redrive_worker-{VERSION}-py3-none-any.whl").read_bytes()
     assert path.endswith("-py3-none-any.whl")
     assert figures == f"{len(content):,} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
     assert pip.strip() == f"pip install {path}"
@@ -95,10 +94,6 @@ def test_where_it_cannot_be_written_a_sentence_reports_it(tmp_path):
     done = subprocess.run([*COMMAND, str(tmp_path / "file")], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("The wheel was not written: ") and done.stderr.count("\n") == 1
-
-
-def test_the_guard_has_the_version_of_the_redrive_that_it_comes_from():
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == GUARD_VERSION
 
 
 def test_beside_redrive_itself_its_own_files_win(tmp_path):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.server
 @pytest.mark.parametrize("pool", GREEN_POOLS[:1])  # the other one goes by the same list
 def test_a_green_pool_is_refused_by_name_and_its_worker_works(start, own_store, pool):
     if find_spec(pool) is None:
-        pytest.skip(f"no {pool} here: pip install -r requirements-test.txt")
+        pytest.skip(f"no {pool} here: pip install -r requirements-strict.txt")
     worker = start(own_store.url, pool=pool)
     failed = worker.send("fail")
     worker.send("ok", "all the same")

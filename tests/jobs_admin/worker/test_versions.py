@@ -16,7 +16,7 @@ from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import OutgoingMessage
-from jobs_admin.worker.versions import GUARD_VERSION, TESTED
+from jobs_admin.worker.versions import TESTED, VERSION
 from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
 from tests.kit.garbage import CORPUS, element
@@ -75,7 +75,7 @@ def test_what_runs_is_the_wheel_beside_the_locked_celery_and_no_django(worker):
     )
     name = worker.environment_name
     versions, origin = done.stdout.splitlines()
-    assert versions == f"{GUARD_VERSION} {locked(name, 'celery')} {locked(name, 'redis')} None None"
+    assert versions == f"{VERSION} {locked(name, 'celery')} {locked(name, 'redis')} None None"
     assert origin.startswith(str(worker.home.python.parent.parent))
     # What the wheel asks for is what is there.
     check = [*pip(worker.home.python), "check"]
@@ -83,7 +83,7 @@ def test_what_runs_is_the_wheel_beside_the_locked_celery_and_no_django(worker):
         "No broken requirements"
     )
     (heartbeat,) = worker.wait(lambda: running(worker.store_engine.url))
-    assert (heartbeat["celery"], heartbeat["guard"]) == (locked(name, "celery"), GUARD_VERSION)
+    assert (heartbeat["celery"], heartbeat["guard"]) == (locked(name, "celery"), VERSION)
     assert "Redrive's guard records the failures of" in worker.text()
     assert "and is tested with" not in worker.text()
 
