@@ -13,13 +13,17 @@ MARK = "<!-- made by tests/jobs_admin/core/lint/test_page.py -->\n"
 KNOWN_FROM = ("CWE-", "RFC ", "hypothesis/", "Celery", "RabbitMQ", "AWS", "Google SRE", "https://", "docs/", "Redrive:")
 
 
+CONDITION = re.compile(r"(?:Severity|The threshold|Reported|The check passes|The outage to survive)\b")
+
+
 def rules() -> str:
-    findings = [
-        f"### {rule.title}\n\n`{rule.id}` · {rule.severity}\n\n{rule.why}\n\n*Fix*: {rule.fix}\n\n*Source*: "
-        f"{rule.source}\n"
-        for rule in lint.RULES.values()
-    ]
-    return "\n" + "\n".join(findings)
+    """Return the table of rules: of each, what is wrong in a sentence, when it is reported, and the fix."""
+    rows = ["", "| rule | severity | what is wrong | fix |", "|---|---|---|---|"]
+    for rule in lint.RULES.values():
+        first, *others = re.split(r"(?<=\.) (?=[A-Z`])", rule.why)
+        wrong = " ".join([first, *(one for one in others if CONDITION.match(one))])
+        rows.append(f"| **{rule.title}** `{rule.id}` | {rule.severity} | {wrong} | {rule.fix} |")
+    return "\n".join(rows) + "\n"
 
 
 def test_the_page_has_the_rules_as_they_are():
