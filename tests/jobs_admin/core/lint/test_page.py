@@ -13,16 +13,18 @@ MARK = "<!-- made by tests/jobs_admin/core/lint/test_page.py -->\n"
 KNOWN_FROM = ("CWE-", "RFC ", "hypothesis/", "Celery", "RabbitMQ", "AWS", "Google SRE", "https://", "docs/", "Redrive:")
 
 
-CONDITION = re.compile(r"(?:Severity|The threshold|Reported|The check passes|The outage to survive)\b")
+CONDITION = re.compile(
+    r"(?:Severity|The threshold|Reported|The check passes|The outage to survive|Without a recorded)\b"
+)
 
 
 def rules() -> str:
-    """Return the table of rules: of each, what is wrong in a sentence, when it is reported, and the fix."""
+    """Return the table of rules: of each, what is wrong, the conditions of its finding and severity, and the fix."""
     rows = ["", "| rule | severity | what is wrong | fix |", "|---|---|---|---|"]
     for rule in lint.RULES.values():
-        first, *others = re.split(r"(?<=\.) (?=[A-Z`])", rule.why)
-        wrong = " ".join([first, *(one for one in others if CONDITION.match(one))])
-        rows.append(f"| **{rule.title}** `{rule.id}` | {rule.severity} | {wrong} | {rule.fix} |")
+        sentences = re.split(r"(?<=\.) (?=[A-Z`])", rule.why)
+        wrong = ". ".join([rule.title, " ".join(one for one in sentences if CONDITION.match(one))]).removesuffix(". ")
+        rows.append(f"| `{rule.id}` | {rule.severity} | {wrong} | {rule.fix} |")
     return "\n".join(rows) + "\n"
 
 
