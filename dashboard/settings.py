@@ -29,6 +29,7 @@ REDRIVE_KEEP_BYTES = env.get("REDRIVE_KEEP_BYTES")
 REDRIVE_APPROVE_ABOVE = env.get("REDRIVE_APPROVE_ABOVE")  # jobs: a larger replay needs a second person
 REDRIVE_DANGEROUS_TASKS = env.get_list("REDRIVE_DANGEROUS_TASKS")  # globs: so does a replay of such a task
 REDRIVE_READ_ONLY = env.get_bool("REDRIVE_READ_ONLY")
+REDRIVE_NEWER_SCHEMA = env.get_bool("REDRIVE_NEWER_SCHEMA")  # runs on the schema of a newer version
 REDRIVE_WEBHOOK_ALLOW = env.allowances(
     "REDRIVE_WEBHOOK_ALLOW"
 )  # hosts and networks that channels may reach, not public

@@ -7,8 +7,12 @@ from importlib import import_module
 from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 
+from jobs_admin.db import schema
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
 _django = get_wsgi_application()
+if _newer := schema.newer_sentence():
+    raise SystemExit(_newer)
 import_module(settings.ROOT_URLCONF)  # with every view: the first page need not wait for it
 # What is here now stays for good: the collector need not walk through it again and again (20 ms, in the midst of a page).
 gc.collect()

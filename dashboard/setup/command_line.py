@@ -13,6 +13,9 @@ from jobs_admin.worker.versions import VERSION
 OURS = {
     "up": "Start the desk: engine, database, watch, web and a demo shop (--no-demo: without the shop).",
     "test": "Run the test suite on real servers.",
+    "upgrade": "Back up and migrate the database; --check lists what an upgrade would do.",
+    "backup": "Write a backup of database, store and keys to one file, while the desk runs.",
+    "restore": "Restore a backup to a stopped desk.",
     "doctor": "Check store, database, sources, workers and watch; suggest fixes.",
     "failures": "Search failures: `failures queue:emails error:Timeout`.",
     "failure": "Show one failure, why it is in its state, or two of its attempts compared.",
@@ -44,9 +47,11 @@ OURS = {
 }
 # These read tables at once; `doctor` says itself what is missing.
 _NEED_TABLES = {
-    "alerts", "audit", "depth", "drain", "failure", "failures", "groups", "replay", "off", "on", "token", "prune", "reindex",
-    "rotate-keys", "silences", "source-key", "sources", "triage", "unsigned-reports", "watch", "worker-acl", "workers",
+    "alerts", "audit", "backup", "depth", "drain", "failure", "failures", "groups", "replay", "off", "on", "token", "prune", "reindex",
+    "rotate-keys", "silences", "source-key", "sources", "triage", "unsigned-reports", "upgrade", "watch", "worker-acl", "workers",
 }  # fmt: skip
+# These need no database, or replace it.
+_ANY_SCHEMA = {"public_key", "restore", "node-package", "test", "worker-wheel"}
 _DJANGO = (
     "core/management",
     "contrib/auth/management",
@@ -89,6 +94,10 @@ def run(argv: list[str]) -> None:
         environment.use_defaults()
     elif command in _NEED_TABLES:
         need_desk()
+    elif command == "restore" and not environment.get("SECRET_KEY"):
+        environment.use_placeholder()
+    if not is_help_request(argv) and (command in OURS or command == "migrate") and command not in _ANY_SCHEMA:
+        refuse_newer_schema()
     # Django is there only after the environment was entered.
     from django.core.management import execute_from_command_line
     from django.db.utils import OperationalError, ProgrammingError
@@ -133,6 +142,17 @@ def need_desk() -> None:
     folder = environment.data_folder()
     if not (folder / "redrive.sqlite3").exists():
         raise Misconfigured(_no_desk(folder))
+
+
+def refuse_newer_schema() -> None:
+    """Raise Misconfigured where the database belongs to a newer version. A database that is away is not waited for here."""
+    import django
+
+    django.setup()
+    from jobs_admin.db import schema
+
+    if sentence := schema.newer_sentence():
+        raise Misconfigured(sentence)
 
 
 def _no_desk(folder: Path) -> str:

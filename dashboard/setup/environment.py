@@ -48,6 +48,20 @@ OF_A_RUN = (
     "REDRIVE_DANGEROUS_TASKS", "REDRIVE_WEBHOOK_ALLOW", "REDRIVE_HEARTBEAT_URL", "EMAIL_URL", "EMAIL_FROM",
     "REDRIVE_TRUSTED_PROXIES", "REDRIVE_SECURITY_CONTACT",
 )  # fmt: skip
+# Every variable that begins as ours, of the desk and of workers; also as NAME_FILE. `upgrade --check` names all others.
+KNOWN = frozenset(
+    {
+        *(name for name in OF_A_RUN if name.startswith("REDRIVE_")),
+        "REDRIVE_ADMIN_PASSWORD", "REDRIVE_API_TOKEN", "REDRIVE_BOOTSTRAPPED", "REDRIVE_DATA", "REDRIVE_DEMO_BROKER_URL",
+        "REDRIVE_DEMO_PAGER_SECRET", "REDRIVE_DEMO_PARTNER_PORT", "REDRIVE_DEMO_PARTNER_URL", "REDRIVE_DEMO_SOURCE_KEY",
+        "REDRIVE_DURATIONS", "REDRIVE_ENDURANCE", "REDRIVE_IN_RUN", "REDRIVE_KEEP", "REDRIVE_KEEP_BYTES", "REDRIVE_MODE",
+        "REDRIVE_NEWER_SCHEMA",
+        "REDRIVE_PUBLIC_KEY", "REDRIVE_RELEASE", "REDRIVE_RESTORING", "REDRIVE_SOURCE_KEY", "REDRIVE_SPOOL",
+        "REDRIVE_SPOOL_MB", "REDRIVE_SQLITE_CACHE_KB", "REDRIVE_STREAM_MB", "REDRIVE_STRICT", "REDRIVE_TEST_DATABASE",
+    }
+)  # fmt: skip
+# Set where SECRET_KEY is a placeholder, because `restore` on an empty machine reads the real one from the backup.
+PLACEHOLDER = "REDRIVE_RESTORING"
 # Set for `up` and, by it, for all that it starts: they have all variables in their environment.
 IN_RUN = "REDRIVE_IN_RUN"
 
@@ -80,6 +94,11 @@ def use_defaults() -> None:
     _made_by_up.cache_clear()
     # No folder of that name is made: nothing is opened.
     os.environ["REDRIVE_DATA"] = str(default_data_folder() / "of-no-desk")
+
+
+def use_placeholder() -> None:
+    """Let the settings be read without a SECRET_KEY, for `restore` on an empty machine."""
+    os.environ["SECRET_KEY"], os.environ[PLACEHOLDER] = secrets.token_urlsafe(50), "1"
 
 
 def get(name: str, default: str = "") -> str:

@@ -84,10 +84,37 @@ def _postgresql() -> list[str]:
 
 
 def install_triggers(using: str = "default", **_: object) -> None:
-    """(Re)create the triggers. Runs after every migrate; idempotent."""
+    """(Re)create the triggers, and count again where they were missing. Runs after every migrate; idempotent."""
     connection = connections[using]
     statements = {"sqlite": _sqlite, "postgresql": _postgresql}[connection.vendor]()
     # In one transaction: a writer meets the triggers of before or those of now, and never none.
     with transaction.atomic(using=using), connection.cursor() as cursor:
+        were_there = has_triggers(using)
         for statement in statements:
             cursor.execute(statement)
+        if not were_there:
+            # SQLite drops the triggers of a table that a migration rebuilds: what changed without them was not counted.
+            for statement in _RECOUNT:
+                cursor.execute(statement)
+
+
+def has_triggers(using: str = "default") -> bool:
+    """Return whether the table of failures has its triggers. It has none after a migration that was killed on SQLite."""
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNT_TRIGGERS[connection.vendor])
+        return bool(cursor.fetchone()[0] == 3)
+
+
+_COUNT_TRIGGERS = {
+    "sqlite": "SELECT COUNT(*) FROM sqlite_master WHERE type = 'trigger' AND name GLOB 'failure_count_*'",
+    "postgresql": "SELECT COUNT(*) FROM pg_trigger WHERE NOT tgisinternal AND tgrelid = 'jobs_admin_failure'::regclass "
+    "AND starts_with(tgname, 'failure_count_')",
+}
+_RECOUNT = (
+    "UPDATE jobs_admin_failurecount SET count = 0 WHERE count <> 0",
+    f"INSERT INTO jobs_admin_failurecount ({_KEY}, count) "
+    "SELECT source, queue, task, COALESCE(group_id, 0), state, COUNT(*) FROM jobs_admin_failure WHERE true "
+    "GROUP BY source, queue, task, COALESCE(group_id, 0), state "
+    f"ON CONFLICT ({_KEY}) DO UPDATE SET count = excluded.count",
+)

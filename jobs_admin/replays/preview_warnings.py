@@ -9,14 +9,16 @@ from typing import Any
 from django.db.models import F, Sum
 
 from jobs_admin.core import pacing
-from jobs_admin.core.time_text import clock
+from jobs_admin.core.time_text import clock, dated
 from jobs_admin.fleet.signatures import signatures
-from jobs_admin.models import Attempt, DepthSample, Failure, FailureCount, GroupCounter, Source
+from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, FailureCount, GroupCounter, Source
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.queues import rates, refused_reports
 from jobs_admin.replays.readiness import Readiness
 
 SAMPLED_JOBS = 1_000  # jobs, the latest, whose last attempt is read
+RESTORE_ACT = "desk.restore"
+_RESTORED_WITHIN = timedelta(days=30)
 _LATE_S = 1.0  # of work: whoever failed later has most likely done something
 _FAR_ABOVE = 2  # times what the queues managed
 _MOST_SLOWDOWNS = 6
@@ -46,6 +48,7 @@ def build_warnings(
         *_still_failing(groups, ready.sources, now),
         *_too_fast(throughput, peak),
         *_done_before(ready, sample),
+        *_restored(sample, now),
         *_accepted(ready),
         *_hidden(ready, sample),
         *_unchecked_arguments(ready, sample),
@@ -165,6 +168,18 @@ def _done_before(ready: Readiness, sample: Sequence[dict[str, Any]]) -> list[str
             "failure will be repeated."
         )
     return found
+
+
+def _restored(sample: Sequence[dict[str, Any]], now: datetime) -> list[str]:
+    """Return the warning that jobs may have been replayed between a backup and its restore, of which no row is left."""
+    event = AuditEvent.objects.filter(act=RESTORE_ACT, at__gte=now - _RESTORED_WITHIN).order_by("-id").first()
+    if event is None or not any(row["failed_at"] < event.at for row in sample[:SAMPLED_JOBS]):
+        return []
+    made_at = datetime.fromisoformat(event.after["made_at"])
+    return [
+        f"The desk was restored at {dated(event.at, now)} UTC from a backup of {dated(made_at, now)} UTC. Jobs that were "
+        "replayed in between are shown as dead: check the logs of their workers."
+    ]
 
 
 def _accepted(ready: Readiness) -> list[str]:

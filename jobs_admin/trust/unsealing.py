@@ -41,6 +41,11 @@ def key_ids() -> tuple[str, ...]:
     return tuple(_by_id(tuple(settings.REDRIVE_PAYLOAD_KEYS)))
 
 
+def payload_key_id(key: str) -> str:
+    """Return the id of one payload key, which reveals nothing about the key."""
+    return key_id(_public(_private(key)))
+
+
 def ciphers() -> Mapping[str, Fernet]:
     """Return what each of REDRIVE_PAYLOAD_KEYS encrypts with, by its id, in their order."""
     return _ciphers(tuple(settings.REDRIVE_PAYLOAD_KEYS))

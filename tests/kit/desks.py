@@ -18,7 +18,7 @@ from tests.kit import migrated
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_BEGIN = """
+BEGIN = """
 import json, os, sys, time, base64, hashlib
 import django; django.setup()
 from jobs_admin import config, replays
@@ -131,7 +131,7 @@ class Desk:
             self._forks.stdin.close()
         self._forks_know = dict(self.environment)
         self._forks = subprocess.Popen(
-            [sys.executable, "-c", _BEGIN + BURY + _FORKS],
+            [sys.executable, "-c", BEGIN + BURY + _FORKS],
             cwd=ROOT,
             env=self.environment,
             stdin=subprocess.PIPE,
@@ -143,7 +143,7 @@ class Desk:
 
     def start(self, code: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", _BEGIN + BURY + code],
+            [sys.executable, "-c", BEGIN + BURY + code],
             cwd=ROOT,
             env=self.environment,
             stdout=subprocess.PIPE,

@@ -1,0 +1,151 @@
+"""Restoring of a backup to a stopped desk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import redis
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, connection, transaction
+
+from dashboard.setup import environment, forks
+from dashboard.setup.backups import database, keys, running, store
+from dashboard.setup.backups.archive import Backup, BackupFailed
+from dashboard.setup.backups.database import Progress
+from dashboard.setup.connections import about_database
+from jobs_admin.core.time_text import dated
+from jobs_admin.db import audit, audit_anchor, schema
+from jobs_admin.models import Replay
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.replay import ReplayState
+from jobs_admin.replays import preview_warnings, restored
+
+_UNCHANGED = "Nothing was changed."
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    made_at: datetime
+    rows: int
+    store: dict[str, int]  # as `store.load` returns it
+    paused: int  # replays
+    notes: list[str]
+
+
+def restore(path: Path, progress: Progress, *, replace: bool = False) -> Restored:
+    """Restore the backup at `path`. Raises BackupFailed with a sentence, which says what was changed."""
+    if os.environ.pop(environment.PLACEHOLDER, ""):
+        os.environ.pop("SECRET_KEY", None)
+    backup = Backup(path)
+    try:
+        _check_contents(backup)
+        keys.check(backup)
+        running.check_stopped()
+        _check_replaced(replace)
+        _check_space(backup)
+        total = sum(int(one["bytes"]) for one in backup.members.values())
+        backup.check(lambda done: progress("Checking the backup", done, total))
+        with store.reachable(_UNCHANGED) as client:
+            return _restore(backup, client, progress)
+    except DatabaseError as error:
+        raise BackupFailed(f"The database cannot be used ({about_database(error)}). {_UNCHANGED}") from error
+    finally:
+        backup.close()
+
+
+def _check_contents(backup: Backup) -> None:
+    """Refuse a backup of another database or of a newer schema."""
+    kind = backup.manifest.get("database")
+    if kind != connection.vendor or database.MEMBER[connection.vendor] not in backup.members:
+        raise BackupFailed(
+            f"{backup.path} is a backup of {kind}, and DATABASE_URL names {connection.vendor}: a backup is restored to the "
+            f"same kind of database. {_UNCHANGED}"
+        )
+    applied = {name.partition(".")[2] for name in backup.manifest["migrations"] if name.startswith("jobs_admin.")}
+    if newer := schema.unknown_migrations(applied):
+        raise BackupFailed(
+            f"{backup.path} was made by a newer version of Redrive ({backup.manifest.get('version')}): its schema has "
+            f"{newer[-1]}, and this version knows up to {max(schema.known_migrations())}. Upgrade, then restore. {_UNCHANGED}"
+        )
+
+
+def _check_replaced(replace: bool) -> None:
+    """Refuse a desk that has rows, unless they are to be replaced."""
+    if replace:
+        return
+    if connection.vendor == "sqlite" and not database.sqlite_path().exists():
+        return
+    try:
+        tables = connection.introspection.table_names()
+        with connection.cursor() as cursor:
+            for table in ("jobs_admin_failure", "jobs_admin_auditevent", "auth_user"):
+                if table not in tables:
+                    continue
+                cursor.execute(f"SELECT 1 FROM {table} LIMIT 1")
+                if cursor.fetchone():
+                    raise BackupFailed(
+                        "The desk is not empty: --replace deletes what it has and restores the backup. "
+                        f"Make a backup first. {_UNCHANGED}"
+                    )
+    finally:
+        connection.close()
+
+
+def _check_space(backup: Backup) -> None:
+    if connection.vendor != "sqlite":
+        return
+    folder = database.sqlite_path().parent
+    while not folder.exists():
+        folder = folder.parent
+    needed, free = int(backup.members[database.MEMBER["sqlite"]]["bytes"]), shutil.disk_usage(folder).free
+    if needed > free:
+        raise BackupFailed(
+            f"{folder} has {free / 1e6:,.0f} MB free; the database needs {needed / 1e6:,.0f} MB. {_UNCHANGED}"
+        )
+
+
+def _restore(backup: Backup, client: redis.Redis, progress: Progress) -> Restored:
+    """Store first: what it lacks is added, which changes nothing should the database fail. Then database, keys, and migrations."""
+    made_at = datetime.fromisoformat(backup.manifest["made_at"])
+    statements = restored.statements(made_at, backup.manifest["ledgers"], datetime.now(UTC))
+    if connection.vendor == "sqlite":
+        with database.extracted_sqlite(backup, statements, progress) as put_in_place:
+            counts = store.load(backup, client)
+            put_in_place()
+    else:
+        counts = store.load(backup, client)
+        database.load_postgresql(backup, statements, progress)
+    try:
+        notes, paused = _finish(backup, made_at)
+    except (DatabaseError, redis.RedisError, CommandError, OSError) as error:
+        why = about_database(error) if isinstance(error, DatabaseError) else str(error)
+        raise BackupFailed(
+            f"The rows of the backup are in place and its replays are paused, but what follows failed: {why}. Run `upgrade`, "
+            "then `audit accept --reason restored`, before you start watch and web."
+        ) from error
+    rows = sum(backup.manifest["tables"].values())
+    return Restored(made_at, rows, counts, paused, notes)
+
+
+def _finish(backup: Backup, made_at: datetime) -> tuple[list[str], int]:
+    """Restore the keys, migrate, and record the restore. Return what to know, and the number of paused replays."""
+    notes = keys.load(backup, environment.data_folder())
+    _use_keys()
+    call_command("migrate", interactive=False, verbosity=0)
+    paused = Replay.objects.filter(state=ReplayState.PAUSED, held_because__startswith=restored.reason(made_at)).count()
+    viewer, reason = Viewer("manage.py restore"), f"backup of {dated(made_at, datetime.now(UTC))} UTC restored"
+    with transaction.atomic():
+        after = {"file": backup.path.name, "made_at": made_at.isoformat(), "paused": paused}
+        audit.record(viewer, preview_warnings.RESTORE_ACT, "desk", after=after)
+    audit_anchor.accept(viewer, reason)  # entries after the backup are missing, and the reason is known
+    return notes, paused
+
+
+def _use_keys() -> None:
+    """Read the settings again, with the keys that were restored."""
+    environment.forget()
+    forks.read_settings()

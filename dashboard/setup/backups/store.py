@@ -1,0 +1,174 @@
+"""The store in a backup: what no table has and a new store would lack, by Redis' DUMP, with the time to live of each key.
+
+These are reports not filed yet, counts of failures that could not be captured, the switch of the guard, and delayed
+retries. Everything else is written again within seconds (heartbeats, policies, depths), or would be wrong later: ledgers,
+leases and crash counts of that time say nothing about jobs since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import redis
+from django.conf import settings
+
+from dashboard.setup import environment
+from dashboard.setup.backups.archive import Archive, Backup, BackupFailed
+from dashboard.setup.backups.database import Progress
+from dashboard.setup.engine import Engine, EngineFailed, is_free
+from jobs_admin import config
+from jobs_admin.core import keys
+
+MEMBER = "store.dump"
+_HEAD = struct.Struct(">qII")  # ms to live (-1: for ever), bytes of the key, bytes of the value
+_AT_ONCE = 100
+_MOST_VALUE = 1 << 30
+_REPORTS = re.compile(r"(\{[^{}]*\}:)?(failures(:bytes)?|dropped)\Z")
+_DELAYED = re.compile(r"\{[^{}]*\}:due(:\d+)?\Z")
+# Moves the delayed retries that are not due yet to their place, if there are none; the others have been promoted since,
+# perhaps. KEYS: due, due:jobs, and both as restored. ARGV[1]: what is due earlier stays out (ms since 1970).
+_PLACE_DELAYED = """
+local early = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', ARGV[1])
+for _, member in ipairs(early) do
+  redis.call('ZREM', KEYS[3], member)
+  redis.call('HDEL', KEYS[4], member)
+end
+local later = redis.call('ZCARD', KEYS[3])
+local is_free = redis.call('EXISTS', KEYS[1], KEYS[2]) == 0
+if is_free and later > 0 then
+  redis.call('RENAME', KEYS[3], KEYS[1])
+  redis.call('RENAME', KEYS[4], KEYS[2])
+else
+  redis.call('DEL', KEYS[3], KEYS[4])
+end
+return {is_free and later or 0, #early}
+"""
+
+
+@contextlib.contextmanager
+def reachable(consequence: str) -> Iterator[redis.Redis]:
+    """Yield a client of the store. Starts the private engine of `up` for as long as this takes, where `up` is not running.
+
+    Raises BackupFailed where the store does not answer; `consequence` ends its text.
+    """
+    folder, engine, lock = environment.data_folder(), None, None
+    try:
+        if not environment.is_given("REDRIVE_REDIS_URL") and not environment.is_given("REDIS_URL"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = hold_folder(folder)
+            if lock is not None:
+                engine = _start_engine(folder, lock)
+        client = config.store()
+        client.ping()
+        yield client
+    except (redis.RedisError, EngineFailed, config.BadConfiguration) as error:
+        raise BackupFailed(f"The store failed (REDRIVE_REDIS_URL): {error}. {consequence}") from error
+    finally:
+        if engine is not None:
+            engine.stop()
+        if lock is not None:
+            os.close(lock)
+
+
+def _start_engine(folder: Path, lock: int) -> Engine:
+    """Start the engine of this folder, as `up` does, and use it in this process."""
+    made = environment.read_made(folder)
+    known = made.setdefault("engine", {"port": None, "password": secrets.token_urlsafe(24)})
+    port = known.get("port")
+    engine = Engine(folder / "engine", port if port and is_free(port) else None, known["password"], keep_open=(lock,))
+    engine.start()
+    if "engine" not in environment.read_made(folder):
+        environment.write_made(folder, made)
+    os.environ["REDRIVE_REDIS_URL"] = settings.REDRIVE_REDIS_URL = engine.url
+    for cached in (config.store, config.adapter):
+        cached.cache_clear()
+    return engine
+
+
+def hold_folder(folder: Path) -> int | None:
+    """Take the lock that `up` has while it runs. None where it runs. Closing the descriptor releases the lock."""
+    if not folder.is_dir():
+        return None
+    try:
+        lock = os.open(folder / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise BackupFailed(
+            f"{folder} cannot be used: {(error.strerror or '').lower()}. Nothing was changed."
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def write(archive: Archive, client: redis.Redis, progress: Progress) -> int:
+    """Add the keys to the archive and return their number. Each is of one moment; together they are of some seconds."""
+    found = sorted({key for key in client.scan_iter(f"{keys.PREFIX}:*", count=1_000) if _is_stored(key)})
+    done = count = 0
+    with archive.member(MEMBER) as append:
+        for start in range(0, len(found), _AT_ONCE):
+            names = found[start : start + _AT_ONCE]
+            pipe = client.pipeline(transaction=False)
+            for name in names:
+                pipe.dump(name).pttl(name)
+            answers = pipe.execute()
+            for name, value, ms in zip(names, answers[::2], answers[1::2], strict=True):
+                if value is not None:  # it ended meanwhile
+                    append(_HEAD.pack(ms, len(name), len(value)) + name + value)
+                    done, count = done + len(value), count + 1
+            progress("Copying the store", done, None)
+    return count
+
+
+def _is_stored(key: bytes) -> bool:
+    name = key.decode("utf-8", "replace").removeprefix(f"{keys.PREFIX}:")
+    due = name.removesuffix(":jobs")
+    return name == "switch" or bool(_REPORTS.match(name)) or bool(_DELAYED.match(due))
+
+
+def load(backup: Backup, client: redis.Redis) -> dict[str, int]:
+    """Write the keys that the store does not have; those that it has are newer. Returns the numbers of `restored` and
+    `present` keys, and of `delayed` and `overdue` retries.
+    """
+    counts = {"restored": 0, "present": 0, "delayed": 0, "overdue": 0}
+    delayed: set[str] = set()
+    for ms, key, value in _read(backup):
+        name = key.decode("utf-8", "replace")
+        is_delayed = _DELAYED.match(name.removeprefix(f"{keys.PREFIX}:").removesuffix(":jobs")) is not None
+        place = key + b":restored" if is_delayed else key
+        if is_delayed:
+            delayed.add(name.removesuffix(":jobs"))
+            client.delete(place)
+        try:
+            client.restore(place, max(ms, 0), value)
+        except redis.ResponseError as error:
+            if "BUSYKEY" not in str(error):
+                raise
+            counts["present"] += 1
+        else:
+            counts["restored"] += not is_delayed
+    now_s, now_us = client.time()
+    for due in sorted(delayed):
+        names = [due, f"{due}:jobs", f"{due}:restored", f"{due}:jobs:restored"]
+        placed, overdue = client.eval(_PLACE_DELAYED, 4, *names, now_s * 1000 + now_us // 1000)
+        counts["delayed"] += placed
+        counts["overdue"] += overdue
+    return counts
+
+
+def _read(backup: Backup) -> Iterator[tuple[int, bytes, bytes]]:
+    with backup.open(MEMBER) as file:
+        while head := file.read(_HEAD.size):
+            ms, key, value = _HEAD.unpack(head)
+            if value > _MOST_VALUE:
+                raise BackupFailed(f"{backup.path} is damaged: {MEMBER}.")
+            yield ms, file.read(key), file.read(value)

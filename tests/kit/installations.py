@@ -1,0 +1,141 @@
+"""A desk of its own on a folder: a database and a store that no other test has, and its commands as processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cryptography.fernet import Fernet
+from django.conf import settings
+from django.db import connection
+
+from tests.kit import migrated
+from tests.kit.desks import BEGIN, BURY
+from tests.kit.up import ROOT, SILENT
+
+
+class Installation:
+    """Settings and processes of one desk. Its database is SQLite, or PostgreSQL where the run of the suite is on it."""
+
+    def __init__(self, folder: Path, store: str, *, is_empty: bool = False, **variables: str) -> None:
+        self.folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.variables = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(SILENT)},
+            "DJANGO_SETTINGS_MODULE": "dashboard.settings",
+            "SECRET_KEY": "k" * 50,
+            "PYTHONPATH": str(ROOT),
+            "REDRIVE_PAYLOAD_KEYS": Fernet.generate_key().decode(),
+            "REDRIVE_REDIS_URL": store,
+            "REDRIVE_DATA": str(folder),
+            "DATABASE_URL": _database(folder, is_empty),
+            **variables,
+        }
+
+    @property
+    def database(self) -> str:
+        return self.variables["DATABASE_URL"]
+
+    @property
+    def sqlite(self) -> Path:
+        return Path(self.database.removeprefix("sqlite:///"))
+
+    def start(self, *arguments: str, code: str = "", **variables: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", BEGIN + BURY + code] if code else [sys.executable, "manage.py", *arguments]
+        environment = {name: value for name, value in {**self.variables, **variables}.items() if value}
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
+
+    def run(self, *arguments: str, code: str = "", expect: int = 0, **variables: str) -> str:
+        """Run a command of `manage.py`, or Python code with Django set up, and return its output."""
+        with self.start(*arguments, code=code, **variables) as process:
+            output = process.communicate(timeout=300)[0]
+        assert process.returncode == expect, output
+        assert "Traceback" not in output, output
+        return output
+
+    def read(self, code: str) -> Any:
+        """Run Python code and return what it prints by `say`."""
+        return json.loads(self.run(code=code).splitlines()[-1])
+
+    def query(self, text: str) -> list[tuple]:
+        if self.database.startswith("sqlite"):
+            import sqlite3
+
+            with closing(sqlite3.connect(self.sqlite)) as database:
+                found = database.execute(text).fetchall()
+                database.commit()
+                return found
+        import psycopg
+
+        with psycopg.connect(self.database, autocommit=True) as database:
+            cursor = database.execute(text)
+            return cursor.fetchall() if cursor.description else []
+
+
+def _database(folder: Path, is_empty: bool) -> str:
+    if connection.vendor == "sqlite":
+        if not is_empty:
+            migrated.into(folder)
+        return f"sqlite:///{folder / 'redrive.sqlite3'}"
+    return new_postgresql("template0" if is_empty else _template())
+
+
+@cache
+def _template() -> str:
+    """A migrated database, to be copied: made once in a process of tests."""
+    url = new_postgresql("template0")
+    environment = {**os.environ, "DATABASE_URL": url, "REDRIVE_DATA": os.environ["REDRIVE_DATA"]}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return url.rpartition("/")[2]
+
+
+def new_postgresql(template: str) -> str:
+    import psycopg
+
+    found = settings.DATABASES["default"]
+    server = f"postgresql://{found['USER']}:{found['PASSWORD']}@{found['HOST']}:{found['PORT']}"
+    name = f"desk_{secrets.token_hex(6)}"
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as database:
+        database.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    return f"{server}/{name}"
+
+
+def hash_rows(desk: Installation) -> dict[str, tuple[int, str]]:
+    """Return table -> number and hash of its rows, in any order. Without sessions and what SQLite makes for its indexes."""
+    if desk.database.startswith("sqlite"):
+        tables = (
+            "SELECT name FROM pragma_table_list WHERE type = 'table' AND schema = 'main' AND name NOT LIKE 'sqlite%'"
+        )
+    else:
+        tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+    found = {}
+    for (name,) in desk.query(f"{tables} ORDER BY 1"):
+        rows = sorted(repr(row) for row in desk.query(f'SELECT * FROM "{name}"'))
+        found[name] = len(rows), hashlib.sha256("\n".join(rows).encode()).hexdigest()
+    return found
+
+
+def count_rows(desk: Installation) -> dict[str, int]:
+    return {name: desk.query(f'SELECT COUNT(*) FROM "{name}"')[0][0] for name in list_tables(desk)}
+
+
+def list_tables(desk: Installation) -> list[str]:
+    if desk.database.startswith("sqlite"):
+        tables = (
+            "SELECT name FROM pragma_table_list WHERE type = 'table' AND schema = 'main' AND name NOT LIKE 'sqlite%'"
+        )
+    else:
+        tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+    return sorted(name for (name,) in desk.query(tables))
