@@ -98,9 +98,8 @@ def _merge(effects: list[tuple[Effect, str]]) -> list[tuple[Effect, str]]:
     made = {effect.table for effect, _ in effects if effect.does == "creates the table"}
     found: list[tuple[Effect, str]] = []
     for effect, rate in effects:
-        table = effect.table.removeprefix("new__")
-        is_part = table in made and effect.does != "creates the table"
-        is_part = is_part or (table in rebuilt and effect.does != "rebuilds the table")
+        first = "creates the table" if effect.table in made else "rebuilds the table"
+        is_part = effect.table in made | rebuilt and effect.does != first
         if not is_part and (effect, rate) not in found:
             found.append((effect, rate))
     return found
