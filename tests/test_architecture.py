@@ -164,8 +164,9 @@ def test_the_unit_of_operations_starts_the_web_server_as_it_was_measured():
 
 
 def test_the_commands_of_an_installation_load_its_environment_first():
-    page = (ROOT / "docs/operations.md").read_text()
-    blocks = [block for block in page.split("```")[1::2] if "manage.py migrate" in block]
+    pages = [(ROOT / f"docs/{name}.md").read_text() for name in ("operations", "how-to/upgrade")]
+    commands = ("manage.py migrate", "manage.py upgrade --check")
+    blocks = [block for page in pages for block in page.split("```")[1::2] if any(one in block for one in commands)]
     assert len(blocks) == 2
     for block in blocks:
         assert "set -a; . /etc/redrive/environment" in block.partition("manage.py")[0]
