@@ -47,6 +47,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "page": page,
         "chosen": chosen,
         "is_first": not after,
+        "self_url": request.get_full_path(),
         "next_url": f"?{urlencode({**chosen, 'after': page.next})}" if page.next else "",
         "first_url": f"?{urlencode(chosen)}",
     }

@@ -16,4 +16,9 @@ from jobs_admin.models.access import VIEWER
 def failures(request: HttpRequest, form: str) -> HttpResponse:
     text = request.POST.get("q", "").strip()
     exporting.note(request.viewer, text, form)
-    return downloads.failures(request.viewer, text, form)
+    response = downloads.failures(request.viewer, text, form)
+    number = request.POST.get("download", "")
+    if number.isdecimal() and number.isascii() and len(number) <= 20:
+        # A download leaves the page as it is: by this cookie its button learns that the answer has begun (feedback.js).
+        response.set_cookie("redrive-download", number, max_age=60, samesite="Lax")
+    return response

@@ -104,6 +104,11 @@ def _render_cached(template_name: str, shell: Shell | None, prefix: str):
     return get_template(template_name).render({"shell": shell})
 
 
+def stale_state() -> liveness.Stale | None:
+    """Return why the shown data may be old: the watch or the store; None while both are alive."""
+    return liveness.current_state().stale
+
+
 def guard_state() -> str:
     """Return the state of the guard switch: `on`, `off` or `drain`."""
     return liveness.current_state().guard

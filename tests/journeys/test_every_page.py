@@ -203,7 +203,7 @@ def test_an_answer_that_is_late_is_shown_and_no_number_becomes_zero(desk, browse
     page.goto("/queues/")
     names = page.locator("#queues .row-link").all_inner_texts()
     context.set_offline(True)
-    page.locator("#lateness", has_text="reconnecting").wait_for(timeout=90_000)
+    page.locator("#lateness", has_text="Not updated since").wait_for(timeout=90_000)
     assert names and page.locator("#queues .row-link").all_inner_texts() == names
     context.set_offline(False)
     page.wait_for_selector("#lateness:empty", state="attached", timeout=90_000)

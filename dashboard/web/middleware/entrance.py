@@ -14,7 +14,6 @@ from django.contrib import messages
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import resolve_url
-from django.templatetags.static import static
 from django.urls import Resolver404, get_script_prefix, resolve, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
@@ -44,11 +43,7 @@ def turned_away(request: HttpRequest) -> HttpResponse:
     )
     login = f"{resolve_url(settings.LOGIN_URL)}?{urlencode({'next': after}, safe='/')}"
     if is_part:
-        extra = {
-            "Redrive-Login": login,
-            "Redrive-Script": static("redrive/js/logged_out.js"),
-            "Cache-Control": "no-store",
-        }
+        extra = {"Redrive-Login": login, "Cache-Control": "no-store"}
         answer = HttpResponse(LOGGED_OUT, content_type="text/plain; charset=utf-8", status=401, headers=extra)
         # An open page polls every few seconds: no news for the log.
         answer._has_been_logged = True

@@ -65,10 +65,9 @@
     const toast = event.target.closest?.("[data-toast]");
     if (!toast || !find("#results") || !window.htmx) return;
     event.preventDefault();
-    const values = Object.fromEntries(new FormData(event.target));
-    window.htmx.ajax("POST", event.target.action, { target: "#results", swap: "outerHTML", values: { ...values, q: query() } });
-    toast.remove();
-  });
+    window.htmx.ajax("POST", event.target.action, { source: event.target, event, target: "#results", swap: "outerHTML", values: { q: query() } })
+      .catch(() => { /* said by feedback.js */ });
+  }, true);
 
   // ---------- the failure beside the list ----------
   const isWide = matchMedia("(min-width: 1200px)");

@@ -2,7 +2,6 @@
 "use strict";
 (() => {
   const LIVE_EVERY = 5000;
-  const LATE_AFTER = 4000;
   const find = (selector, inside = document) => inside.querySelector(selector);
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 
@@ -19,20 +18,44 @@
     return scripts.get(src);
   };
 
+  // ---------- acts ----------
+  // One press, one act: a form is not sent a second time before its answer. feedback.js shows that it is on its way.
+  const acting = new Set();
+  const emit = (name, detail) => document.dispatchEvent(new CustomEvent(name, { detail }));
+  const formOf = (element) => element.form || element.closest("form") || element;
+  const isPress = ({ verb, triggeringEvent }) => verb !== "get" && /^(submit|click)$/.test(triggeringEvent?.type);
+  const begin = (form, button, sender) => { // `sender`: of htmx
+    acting.add(form);
+    emit("redrive:acting", { form, button, sender });
+  };
+  const end = (form) => { if (acting.delete(form)) emit("redrive:acted", form); };
+  document.addEventListener("redrive:release", ({ detail }) => end(detail));
+  document.addEventListener("submit", (event) => {
+    if (!acting.has(event.target)) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  }, true);
+  document.addEventListener("htmx:confirm", (event) => {
+    const { elt, triggeringEvent: press } = event.detail;
+    if (!isPress(event.detail)) return;
+    if (acting.has(formOf(elt))) event.preventDefault();
+    else begin(formOf(elt), press.submitter || elt, elt);
+  });
+  document.addEventListener("htmx:validation:halted", ({ target }) => end(formOf(target)));
+  document.addEventListener("htmx:afterRequest", ({ detail: { requestConfig, xhr } }) => {
+    // A page that is led elsewhere is on its way out.
+    if (isPress(requestConfig) && !xhr.getResponseHeader("HX-Redirect")) end(formOf(requestConfig.elt));
+  });
+
   // ---------- live parts ----------
   // <div id=… data-live hx-get=… hx-trigger="redrive:tick" hx-swap="morph:outerHTML">: asked anew while the tab is
   // visible. A timer of our own, because htmx's trigger conditions need eval, which the policy forbids.
   const etags = new Map();
-  let answeredAt = Date.now();
-  let askedAt = answeredAt;
-  let isLate = false;
 
   const tick = () => {
     if (document.hidden || !window.htmx) return;
-    for (const part of all("[data-live]")) {
-      if (!part.classList.contains("htmx-request")) window.htmx.trigger(part, "redrive:tick");
-      else if (Date.now() - askedAt > LATE_AFTER) late(true); // still no answer, and no error either
-    }
+    feedback();
+    if (!acting.size) for (const part of all("[data-live]:not(.htmx-request)")) window.htmx.trigger(part, "redrive:tick");
   };
   // One timer a page. A page that the browser keeps for its back button rests, and is asked anew when it is shown again:
   // what was on its way then never comes.
@@ -45,6 +68,7 @@
   addEventListener("pageshow", (event) => {
     start();
     if (!event.persisted) return;
+    acting.forEach(end);
     for (const part of all("[data-live].htmx-request")) {
       window.htmx?.trigger(part, "htmx:abort");
       part.classList.remove("htmx-request");
@@ -53,39 +77,23 @@
   });
   document.addEventListener("visibilitychange", tick);
 
-  const { zone, zoneName } = document.documentElement.dataset;
-  const clock = (ms) => new Date(ms).toLocaleTimeString("sv", { timeZone: zone }).slice(0, 5);
-  const late = (now) => {
-    const said = find("[data-lateness]");
-    if (!said) return;
-    if (now !== isLate) said.textContent = now ? `As of ${clock(answeredAt)} ${zoneName}, reconnecting` : "";
-    isLate = now;
-    document.documentElement.classList.toggle("is-late", now);
-  };
-
+  const { zone } = document.documentElement.dataset;
   const isLivePart = (event) => event.detail.elt?.matches?.("[data-live]");
   document.addEventListener("htmx:configRequest", (event) => {
     const known = isLivePart(event) && etags.get(event.detail.path);
     if (known) event.detail.headers["If-None-Match"] = known;
-    if (isLivePart(event)) askedAt = Date.now();
   });
   document.addEventListener("htmx:afterRequest", (event) => {
     if (!isLivePart(event)) return;
     const { xhr, pathInfo } = event.detail;
-    if (xhr.status === 200 || xhr.status === 304) {
-      answeredAt = Date.now();
-      const etag = xhr.getResponseHeader("ETag");
-      if (etag) etags.set(pathInfo.requestPath, etag);
-      late(false);
-    } else {
-      late(true);
-    }
+    const etag = (xhr.status === 200 || xhr.status === 304) && xhr.getResponseHeader("ETag");
+    if (etag) etags.set(pathInfo.requestPath, etag);
   });
-  // A menu that is open, or text that is being chosen, is not pulled away under the hand.
+  // A menu that is open, text that is being chosen, or a form that is being sent, is not pulled away under the hand.
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (!isLivePart(event)) return;
     const chosen = document.getSelection();
-    if (chosen && !chosen.isCollapsed && event.detail.elt.contains(chosen.anchorNode)) {
+    if (acting.size || (chosen && !chosen.isCollapsed && event.detail.elt.contains(chosen.anchorNode))) {
       event.detail.shouldSwap = false;
       etags.clear();
     }
@@ -93,9 +101,12 @@
   // What a person wrote stays as it is.
   const isTyped = (node) => node.matches?.("input:not([type=hidden]), textarea") && node.value !== node.defaultValue;
   document.addEventListener("htmx:confirm", (event) => {
-    if (window.Idiomorph || !event.detail.elt.closest("[hx-swap]")?.getAttribute("hx-swap").startsWith("morph")) return;
+    if (event.defaultPrevented || window.Idiomorph || !event.detail.elt.closest("[hx-swap]")?.getAttribute("hx-swap").startsWith("morph")) return;
     event.preventDefault();
-    load(find("meta[name=redrive-morph]").content).then(prepareMorph).then(() => event.detail.issueRequest(true), () => late(true));
+    load(find("meta[name=redrive-morph]").content).then(prepareMorph).then(() => event.detail.issueRequest(true), () => {
+      emit("redrive:away", isPress(event.detail));
+      end(formOf(event.detail.elt));
+    });
   });
   // What a person opened stays open when its part is refreshed.
   function prepareMorph() {
@@ -120,48 +131,9 @@
 
   // ---------- messages ----------
   const messages = find("#messages");
-  const say = (text, level = "error") => {
-    const toast = document.createElement("div");
-    toast.className = `toast is-${level}`;
-    toast.dataset.toast = "";
-    const words = document.createElement("p");
-    words.textContent = text;
-    const close = document.createElement("button");
-    close.type = "button";
-    close.className = "quiet";
-    close.dataset.dismiss = "";
-    close.textContent = "Dismiss";
-    toast.append(words, close);
-    messages?.append(toast);
-    return toast;
-  };
-  document.addEventListener("htmx:responseError", (event) => {
-    const { xhr } = event.detail;
-    if (xhr.status === 401) { // the session ended: the page stays, with what was typed in it
-      const detail = { xhr, say, isAct: !isLivePart(event) };
-      load(xhr.getResponseHeader("Redrive-Script")).then(() => document.dispatchEvent(new CustomEvent("redrive:logged-out", { detail })), () => say(xhr.responseText));
-    }
-    if (xhr.status === 401 || isLivePart(event)) return;
-    const isSentence = (xhr.getResponseHeader("Content-Type") || "").startsWith("text/plain");
-    say(isSentence ? xhr.responseText : `The request failed (HTTP ${xhr.status}). Check whether the change was applied before retrying.`);
-  });
-  document.addEventListener("htmx:sendError", (event) => {
-    if (!isLivePart(event)) say("The desk is unreachable. Check whether the change was applied before retrying.");
-  });
-  document.addEventListener("htmx:timeout", (event) => {
-    if (!isLivePart(event)) say("No response within 20 s. Check whether the change was applied before retrying.");
-  });
-  document.addEventListener("click", (event) => {
-    event.target.closest?.("[data-dismiss]")?.closest("[data-toast]")?.remove();
-  });
-  // What only tells leaves after ten seconds in which one could read it, unless the pointer or the focus is on it. What went
-  // wrong stays until it is closed, what can be taken back until the next act says something.
-  setInterval(() => {
-    if (document.hidden) return;
-    for (const toast of all("[data-toast]:not(:hover, :focus-within, :has(form), .is-error, .is-warning)")) {
-      if (toast.dataset.toast++ > 8) toast.remove();
-    }
-  }, 1000);
+  // Errors, the loss of the connection and the progress of acts (feedback.js): no first view needs them.
+  const feedback = () => { if (messages) load(messages.dataset.script).catch(() => { /* asked for again at the next tick */ }); };
+  feedback();
   // At most three, the newest last. The page gets as much room below as they take, and what is to be pressed is moved out
   // from under them.
   const makeRoom = () => {
@@ -177,7 +149,7 @@
       const come = changes.flatMap(({ addedNodes }) => [...addedNodes]);
       // A success also ends what was refused before it.
       const isDone = come.some((node) => node.matches?.(".is-success") || node.querySelector?.(".is-success"));
-      if (come.length) for (const old of all(isDone ? "[data-toast]" : "[data-toast]:not(.is-error)")) if (!come.some((node) => node.contains(old))) old.remove();
+      if (come.length) for (const old of all(isDone ? "[data-toast]" : "[data-toast]:not(.is-error, :has(form))")) if (!come.some((node) => node.contains(old))) old.remove();
       makeRoom();
     }).observe(messages, { childList: true });
     makeRoom();
@@ -297,6 +269,7 @@
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (event.defaultPrevented || form.method !== "post" || /\/log(in|out)\/$/.test(form.action)) return;
+    begin(form, event.submitter);
     const stood = { at: Date.now(), action: form.getAttribute("action"), menu: summaryOf(event.submitter)?.textContent, row: picked() };
     try { sessionStorage.setItem(STOOD, JSON.stringify(stood)); } catch { /* then the page begins at its beginning */ }
   });

@@ -75,19 +75,6 @@
     }
     typed = null;
   });
-  // While somebody acts, the page is not refreshed under the hand: the form that asked would be gone when its answer comes.
-  let acting = 0;
-  const isAct = (event) => event.detail.elt.matches?.("#replay form");
-  // Of a swap, `elt` is what is swapped, whoever asked.
-  const isRefresh = (event) => (event.detail.requestConfig?.elt || event.detail.elt).id === "replay";
-  document.addEventListener("htmx:beforeRequest", (event) => {
-    if (isAct(event)) acting += 1;
-    else if (isRefresh(event) && acting) event.preventDefault();
-  });
-  document.addEventListener("htmx:beforeSwap", (event) => {
-    if (isRefresh(event) && acting) event.detail.shouldSwap = false;
-  });
-  document.addEventListener("htmx:afterRequest", (event) => { if (isAct(event)) acting = Math.max(0, acting - 1); });
   // The form that acted is often gone with what it did: the keyboard goes on from the sentence that says what came of it.
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.requestConfig?.elt?.tagName === "FORM" && event.detail.target?.id === "replay" && document.activeElement === document.body) find("#replay-sentence")?.focus({ preventScroll: true });
