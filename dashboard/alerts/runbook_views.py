@@ -27,11 +27,16 @@ def index(request: HttpRequest) -> HttpResponse:
 def save(request: HttpRequest) -> HttpResponse:
     """A pattern that is there already gets the new address."""
     task, url = (request.POST.get(name, "")[:_LONGEST].strip() for name in ("task", "url"))
+    former = next((one for one in alerts.runbooks(request.viewer) if one.task == task), None)
     try:
         saved = alerts.save_runbook(request.viewer, task, url)
     except Refused as refused:
         return _page(request, typed=(task, url), refused=refused)
-    add_toast(request, f"Runbook of {saved.task} saved.")
+    if former is None:
+        undo, fields = reverse("redrive:runbook-delete", args=[saved.pk]), []
+    else:
+        undo, fields = reverse("redrive:runbook-save"), [("task", former.task), ("url", former.url)]
+    add_toast(request, f"Runbook of {saved.task} saved.", undo=undo, undo_fields=fields)
     return go(request, reverse("redrive:runbook-list"))
 
 

@@ -70,11 +70,21 @@ def _compared(request: HttpRequest, name: str, current: object) -> dict | None:
 @require_POST
 @can(OPERATOR)
 def put_back(request: HttpRequest, name: str, version: int) -> HttpResponse:
+    expected = _expected(request)
+    before = expected["expected_version"]
     try:
-        made = policies.put_back(request.viewer, name, version, **_expected(request))
+        made = policies.put_back(request.viewer, name, version, **expected)
     except Refused as refused:
         return _refused(request, name, refused)
-    add_toast(request, f"Version {version} of {name} restored as v{made.version}.")
+    # Only where the form names the version it replaced: that one is put back.
+    undo = reverse("redrive:policy-put-back", args=[name, before]) if before else ""
+    fields = [("begun", made.version), ("reason", f"Version {made.version} was undone.")]
+    add_toast(
+        request,
+        f"Version {version} of {name} restored as v{made.version}.",
+        undo=undo,
+        undo_fields=fields if undo else None,
+    )
     return go(request, reverse("redrive:policy-detail", args=[name]))
 
 

@@ -58,7 +58,8 @@ def save(request: HttpRequest) -> HttpResponse:
         view = saved_views.save(request.viewer, name=name, query=query, is_shared="is_shared" in request.POST)
     except Refused as refused:
         return _refused(request, refused, links.list_url(query.strip()))
-    add_toast(request, f"Saved as “{view.name}”.", link=reverse("redrive:view-list"), link_text="All views")
+    undo = reverse("redrive:view-delete", args=[view.pk])
+    add_toast(request, f"Saved as “{view.name}”.", link=reverse("redrive:view-list"), link_text="All views", undo=undo)
     return go(request, links.list_url(view.query))
 
 
@@ -66,6 +67,8 @@ def save(request: HttpRequest) -> HttpResponse:
 @can(VIEWER)
 def change(request: HttpRequest, pk: int) -> HttpResponse:
     view = _get_view(request, pk)
+    former = [("name", view.name), ("query", view.query), ("shares", "1")]
+    former += [("is_shared", "1")] if view.is_shared else []
     changes = {name: request.POST[name] for name in ("name", "query") if name in request.POST}
     if "shares" in request.POST:  # an unchecked box says nothing by itself
         changes["is_shared"] = "is_shared" in request.POST
@@ -73,7 +76,8 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
         changed = saved_views.change(request.viewer, view, changes)
     except Refused as refused:
         return _refused(request, refused, reverse("redrive:view-list"))
-    add_toast(request, f"Changed “{changed.name}”.")
+    undo = reverse("redrive:view-change", args=[pk])
+    add_toast(request, f"Changed “{changed.name}”.", undo=undo, undo_fields=former)
     return go(request, reverse("redrive:view-list"))
 
 

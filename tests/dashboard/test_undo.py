@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import html
+import re
+
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import transaction
 from django.urls import reverse
 
+from jobs_admin import alerts, policies
 from jobs_admin.db import audit
-from jobs_admin.models import Failure, GroupRule
-from jobs_admin.models.access import viewer_of
+from jobs_admin.models import Channel, Failure, GroupRule, Rule, Runbook, SavedView
+from jobs_admin.models.access import ENGINE, viewer_of
+from tests.kit.alerts import typed
 from tests.kit.failures import bury, dead
 from tests.kit.groups import group
 
@@ -91,3 +96,72 @@ def test_the_start_of_a_replay_is_shown_as_final_and_linked(ann, shop):
     answer = ann.get(reverse("redrive:undo"))
     text = answer.content.decode()
     assert answer.context["offer"] is None and "You started replay #7" in text and 'href="/replays/7/"' in text
+
+
+def press_undo(client, answer):
+    """Press Undo in the toast of the answer, as a browser does."""
+    toast = answer.content.decode().partition("data-toast")[2].partition("data-dismiss")[0]
+    url = re.search(r'<form action="([^"]+)"', toast)
+    assert url, toast
+    fields: dict[str, list[str]] = {}
+    for name, value in re.findall(r'name="([^"]+)"\s+value="([^"]*)"', toast):
+        fields.setdefault(name, []).append(html.unescape(value))
+    return client.post(html.unescape(url[1]), fields, follow=True)
+
+
+def test_a_saved_view_and_its_change_are_undone_from_their_message(ann):
+    saved = ann.post(
+        reverse("redrive:view-save"), {"name": "Tonight", "query": "queue:a", "is_shared": "1"}, follow=True
+    )
+    view = SavedView.objects.get()
+    changed = ann.post(
+        reverse("redrive:view-change", args=[view.pk]), {"name": "Later", "query": "x", "shares": "1"}, follow=True
+    )
+    press_undo(ann, changed)
+    view.refresh_from_db()
+    assert (view.name, view.query, view.is_shared) == ("Tonight", "queue:a", True)
+    press_undo(ann, saved)
+    assert not SavedView.objects.exists()
+
+
+def test_a_runbook_and_its_new_address_are_undone_from_their_message(ann):
+    first = ann.post(reverse("redrive:runbook-save"), {"task": "shop.*", "url": "https://a.example/1"}, follow=True)
+    second = ann.post(reverse("redrive:runbook-save"), {"task": "shop.*", "url": "https://a.example/2"}, follow=True)
+    press_undo(ann, second)
+    assert Runbook.objects.get().url == "https://a.example/1"
+    press_undo(ann, first)
+    assert not Runbook.objects.exists()
+
+
+def test_an_alert_rule_its_change_and_its_deletion_are_undone_from_their_message(ann, watched):
+    Channel.objects.create(name="ops", kind="webhook", url="https://hooks.example/x")
+    document = {"name": "Webhooks die", "metric": "oldest_dead_s", "source": "shop", "threshold": "90", "for_s": "120"}
+    made = ann.post(
+        reverse("redrive:alert-rule-create"), typed(**document, channels="ops", severity="critical"), follow=True
+    )
+    rule = Rule.objects.get()
+    before = alerts.document(rule)
+    changed = ann.post(
+        reverse("redrive:alert-rule-change", args=[rule.pk]), typed(**document | {"threshold": "5 min"}), follow=True
+    )
+    rule.refresh_from_db()
+    assert rule.threshold == 300
+    press_undo(ann, changed)
+    rule.refresh_from_db()
+    assert alerts.document(rule) == before
+    deleted = ann.post(reverse("redrive:alert-rule-delete", args=[rule.pk]), follow=True)
+    press_undo(ann, deleted)
+    assert alerts.document(Rule.objects.get(deleted_at=None)) == before
+    press_undo(ann, made)  # a rule that is gone is not found: nothing is deleted in its place
+    assert Rule.objects.filter(deleted_at=None).count() == 1
+
+
+def test_a_restored_version_of_a_policy_is_undone_from_its_message(ann, watched):
+    match = {"source": "shop", "task": "shop.deliver"}
+    for number, attempts in enumerate((6, 9)):
+        document = {"name": "hooks", "match": match, "max_attempts": attempts}
+        policies.publish(ENGINE, "hooks", document, expected_version=number or None)
+    restored = ann.post(reverse("redrive:policy-put-back", args=["hooks", 1]), {"begun": "2"}, follow=True)
+    assert policies.get(ENGINE, "hooks").document["max_attempts"] == 6
+    press_undo(ann, restored)
+    assert policies.get(ENGINE, "hooks").document["max_attempts"] == 9

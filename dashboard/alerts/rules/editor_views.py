@@ -14,7 +14,7 @@ from dashboard.alerts.rules import fields as rule_fields
 from dashboard.alerts.rules import listing as rule_list
 from dashboard.alerts.rules import picture as rule_picture
 from dashboard.alerts.rules import words as rule_words
-from dashboard.alerts.rules.forms import Draft
+from dashboard.alerts.rules.forms import CONFIRM, Draft
 from dashboard.alerts.rules.views import get_rule
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
@@ -30,7 +30,6 @@ MOST_SUGGESTIONS = 100
 DAYS = 7
 # What a new rule is called while it has no name: drawn, never saved.
 UNNAMED = "A new rule"
-CONFIRM = "without_channel"  # the hidden input of the second submit
 _NEEDED = {"name", "metric", "threshold"}
 
 
@@ -106,6 +105,7 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
         edit.is_unconfirmed = True
         return page(request, edit, status=422)
     begun = {"changed_at": edit.begun} if edit.begun else {}
+    former = Draft.from_rule(edit.current).fields() if edit.current else []
     try:
         saved = alerts.save_rule(request.viewer, edit.draft.document() | begun, pk)
     except Refused as refused:
@@ -117,7 +117,10 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
         edit.draft.refuse(refused)
         return page(request, edit, status=422)
     when = "The rule is active." if saved.enabled else "The rule is disabled and not evaluated."
-    add_toast(request, f"{saved.name} saved. {when}")
+    act = "change" if pk else "delete"
+    undo = reverse(f"redrive:alert-rule-{act}", args=[saved.pk])
+    fields = [*former, (CONFIRM, "1"), ("begun", _stamp(saved))] if pk else []
+    add_toast(request, f"{saved.name} saved. {when}", undo=undo, undo_fields=fields)
     return go(request, reverse("redrive:alert-rule-detail", args=[saved.pk]))
 
 

@@ -36,6 +36,7 @@ KINDS: dict[str, Kind] = {
 }
 LISTS = ("channels", "escalate_to")
 ENABLED = "enabled"
+CONFIRM = "without_channel"  # the hidden input of the second submit
 # The inputs that can have errors.
 PLACES = (*KINDS, *LISTS)
 _THRESHOLDS = {Unit.NUMBER: NUMBER, Unit.SECONDS: SECONDS, Unit.SHARE: SHARE}
@@ -72,6 +73,11 @@ class Draft:
         texts = {name: given.get(name, "")[:_LONGEST].strip() for name in KINDS}
         chosen = {name: [one[:_LONGEST] for one in given.getlist(name)][:MOST_CHOSEN] for name in LISTS}
         return cls(texts, chosen, ENABLED in given)
+
+    def fields(self) -> list[tuple[str, object]]:
+        """Return the inputs as a form sends them: `from_form` reads the same draft."""
+        chosen = [(name, one) for name in LISTS for one in self.chosen.get(name, ())]
+        return [*self.texts.items(), *chosen, *([(ENABLED, "1")] if self.enabled else [])]
 
     @property
     def metric(self) -> str:

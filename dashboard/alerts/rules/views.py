@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.alerts.rules import listing as rule_list
 from dashboard.alerts.rules import words as rule_words
-from dashboard.alerts.rules.forms import ENABLED
+from dashboard.alerts.rules.forms import CONFIRM, ENABLED, Draft
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
@@ -83,10 +83,12 @@ def switch(request: HttpRequest, pk: int) -> HttpResponse:
 @can(OPERATOR)
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
     rule = get_rule(request, pk)
+    former = [*Draft.from_rule(rule).fields(), (CONFIRM, "1")]
     try:
         alerts.delete_rule(request.viewer, pk)
     except Refused as refused:
         add_toast(request, refused.message, level="error")
         return go(request, reverse("redrive:alert-rule-detail", args=[pk]))
-    add_toast(request, f"Rule {rule.name} deleted. Alert history stays.")
+    create = reverse("redrive:alert-rule-create")
+    add_toast(request, f"Rule {rule.name} deleted. Alert history stays.", undo=create, undo_fields=former)
     return go(request, reverse("redrive:alert-rules"))

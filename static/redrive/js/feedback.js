@@ -97,11 +97,12 @@
   // A download leaves the page where it is: its answer sets a cookie, by the number that was sent with the form.
   let download = 0;
   document.addEventListener("formdata", ({ target, formData }) => {
-    if (target.matches("[data-download]")) formData.set("download", download = Date.now());
+    if (target.matches("[data-download]")) formData.set("download", download); // browsers may ask twice
   });
   const watchDownload = (form, one, words) => {
+    download = Date.now();
     one.download = setInterval(() => {
-      if (!download || !document.cookie.includes(`redrive-download=${download}`)) return;
+      if (!document.cookie.includes(`redrive-download=${download}`)) return;
       document.cookie = "redrive-download=;path=/;max-age=0;samesite=lax";
       release(form);
       say(`“${words}” started. Your browser shows the progress.`, "success");
