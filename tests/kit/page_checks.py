@@ -62,6 +62,23 @@ def faults(page, name: str) -> list[str]:
     return found
 
 
+# 1280 px at 400 % and 1440 px at 200 %: there only what a width changes is measured.
+NARROW = (320, 720)
+# A table is named, and what of it is scrolled sideways can be scrolled by keyboard.
+_UNFIT = """() => {
+  const root = document.documentElement, found = [];
+  if (root.scrollWidth > root.clientWidth) found.push(`scrolls sideways by ${root.scrollWidth - root.clientWidth} px`);
+  for (const table of document.querySelectorAll("main table")) {
+    if (!table.checkVisibility()) continue;
+    const box = table.closest(".scroll"), what = `table ${table.className}`;
+    const isNamed = (one) => one?.hasAttribute("aria-label") || one?.hasAttribute("aria-labelledby") || one?.caption;
+    if (!isNamed(table) && !isNamed(box)) found.push(`${what} has no name`);
+    if (box && box.scrollWidth > box.clientWidth + 1 && !(box.tabIndex === 0 && isNamed(box))) found.push(`${what} cannot be scrolled by keyboard`);
+  }
+  return found;
+}"""
+
+
 def faults_at_sizes(page, name: str) -> list[str]:
     """The faults of the page at each size, in both themes: it is loaded once, and made as large as it was again."""
     before, found = page.viewport_size, []
@@ -69,6 +86,9 @@ def faults_at_sizes(page, name: str) -> list[str]:
         page.set_viewport_size(viewport)
         page.evaluate("scrollTo(0, 0)")  # an input half under the bar at the bottom counts as too small
         found += faults(page, f"{name} {size}")
+    for width in NARROW:
+        page.set_viewport_size({"width": width, "height": 640})
+        found += [f"{name} {width} px: {fault}" for fault in page.evaluate(_UNFIT)]
     page.set_viewport_size(before)
     return found
 
