@@ -139,7 +139,7 @@ def test_an_alert_rule_its_change_and_its_deletion_are_undone_from_their_message
     made = ann.post(
         reverse("redrive:alert-rule-create"), typed(**document, channels="ops", severity="critical"), follow=True
     )
-    rule = Rule.objects.get()
+    rule = Rule.objects.get(name="Webhooks die")
     before = alerts.document(rule)
     changed = ann.post(
         reverse("redrive:alert-rule-change", args=[rule.pk]), typed(**document | {"threshold": "5 min"}), follow=True
@@ -151,9 +151,9 @@ def test_an_alert_rule_its_change_and_its_deletion_are_undone_from_their_message
     assert alerts.document(rule) == before
     deleted = ann.post(reverse("redrive:alert-rule-delete", args=[rule.pk]), follow=True)
     press_undo(ann, deleted)
-    assert alerts.document(Rule.objects.get(deleted_at=None)) == before
+    assert alerts.document(Rule.objects.get(name="Webhooks die", deleted_at=None)) == before
     press_undo(ann, made)  # a rule that is gone is not found: nothing is deleted in its place
-    assert Rule.objects.filter(deleted_at=None).count() == 1
+    assert Rule.objects.filter(name="Webhooks die", deleted_at=None).count() == 1
 
 
 def test_a_restored_version_of_a_policy_is_undone_from_its_message(ann, watched):
