@@ -1,4 +1,4 @@
-"""What a page shows of an act under way, and of a desk that does not answer."""
+"""Feedback of a page: an act under way, and a desk that does not answer."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_after_an_error_the_button_can_be_pressed_again(page, withheld, fail, te
     wait_for(page, lambda: len(routes) == 2, "the act is sent again")
 
 
-def test_an_act_that_takes_long_says_so_once_and_one_can_stop_waiting(page, withheld):
+def test_a_long_act_is_announced_once_and_one_can_stop_waiting(page, withheld):
     button, routes = open_discard(page), withheld("/failures/bulk/")
     page.evaluate("""() => { window.texts = new Set(); new MutationObserver(() => {
         for (const one of document.querySelectorAll('#messages p')) texts.add(one.textContent);
@@ -158,7 +158,7 @@ def test_an_act_that_takes_long_says_so_once_and_one_can_stop_waiting(page, with
     assert not page.locator(BUSY).count() and len(routes) == 1
 
 
-def test_an_export_is_pressed_once_and_says_that_it_began(page):
+def test_an_export_is_sent_once_and_its_start_is_announced(page):
     page.goto("/failures/?q=state:dead+queue:webhooks")
     page.locator("summary", has_text="Export…").click()
     sent: list[str] = []
@@ -171,7 +171,7 @@ def test_an_export_is_pressed_once_and_says_that_it_began(page):
     assert not page.locator(BUSY).count()
 
 
-def test_a_spinner_stands_still_where_motion_is_unwanted(page, withheld):
+def test_a_spinner_does_not_turn_where_motion_is_unwanted(page, withheld):
     button, _ = open_discard(page), withheld("/failures/bulk/")
     button.click()
     page.locator(BUSY).wait_for()
@@ -182,7 +182,7 @@ def test_a_spinner_stands_still_where_motion_is_unwanted(page, withheld):
 
 
 @pytest.mark.long("Opens each page that refreshes itself, with and without a connection.")
-def test_each_page_that_refreshes_itself_says_that_it_does_not_and_recovers(page):
+def test_each_live_page_shows_that_it_is_not_updated_and_recovers(page):
     banner = page.locator("#lateness", has_text=re.compile(r"Not updated since \d\d:\d\d .+ Trying again\. ?Reload"))
     for address in LIVE:
         page.goto(address)
@@ -198,7 +198,7 @@ def test_each_page_that_refreshes_itself_says_that_it_does_not_and_recovers(page
         page.wait_for_selector("#lateness:empty", state="attached")
 
 
-def test_a_database_or_a_session_that_is_gone_is_named_once(page):
+def test_an_unreachable_database_and_an_ended_session_are_announced_once(page):
     page.goto("/groups/")
     page.evaluate("""() => { window.changes = 0; new MutationObserver(() => { changes += 1; })
         .observe(document.querySelector('#lateness'), { childList: true, characterData: true, subtree: true }); }""")
