@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=3_000)
     jobs = parser.parse_args(arguments).jobs
     apps = ["django.contrib.contenttypes", "django.contrib.auth", "jobs_admin"]
-    settings.configure(REDRIVE_PAYLOAD_KEYS=[Fernet.generate_key().decode()], INSTALLED_APPS=apps)
+    settings.configure(REDRIVE={"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}, INSTALLED_APPS=apps)
     django.setup()
     from jobs_admin.trust import unsealing
 

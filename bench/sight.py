@@ -64,7 +64,7 @@ def run(pairs: int, seed: int, compared: float, folder: Path) -> dict[str, objec
     settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.ALLOWED_HOSTS.append("testserver")
-    settings.REDRIVE_TEST_BACKENDS = ("memory",)
+    settings.REDRIVE = settings.REDRIVE | {"TEST_BACKENDS": ("memory",)}
     call_command("migrate", verbosity=0)
     from tests.rigs import sights
 

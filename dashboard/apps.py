@@ -8,10 +8,17 @@ from django.core import checks
 
 class DashboardConfig(AppConfig):
     name = "dashboard"
+    label = "redrive_dashboard"  # projects have an app of the plain name
 
     def ready(self) -> None:
+        from jobs_admin import config
+
         checks.register(_check_rights, checks.Tags.security)
-        checks.register(_check_links, checks.Tags.urls)
+        if not config.is_own_project():
+            from dashboard.mounted import publish_commands
+
+            publish_commands()
+            checks.register(_check_project, checks.Tags.compatibility)
 
 
 def _check_rights(**options: Any) -> list[checks.CheckMessage]:
@@ -20,7 +27,7 @@ def _check_rights(**options: Any) -> list[checks.CheckMessage]:
     return rights.every_address_declares_its_right(**options)
 
 
-def _check_links(**options: Any) -> list[checks.CheckMessage]:
-    from dashboard.web import rights
+def _check_project(**options: Any) -> list[checks.CheckMessage]:
+    from dashboard.mounted import needs
 
-    return rights.links_lead_to_the_mount(**options)
+    return needs.check_project(**options)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from csp.constants import NONE, SELF
-
+from dashboard import TEMPLATES as TEMPLATE_FOLDER
 from dashboard.setup import environment as env
 
 BASE_DIR = env.ROOT
@@ -16,30 +15,7 @@ if not SECRET_KEY:
 ALLOWED_HOSTS = env.get_list("ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]")
 CSRF_TRUSTED_ORIGINS = env.get_list("CSRF_TRUSTED_ORIGINS")
 
-# The engine's own settings; `jobs_admin.config` is their only reader.
-REDRIVE_REDIS_URL = env.get("REDRIVE_REDIS_URL") or env.get("REDIS_URL")
-REDRIVE_CELERY_BROKER_URL = env.get("CELERY_BROKER_URL")
-REDRIVE_SOURCES = env.get("REDRIVE_SOURCES")
-REDRIVE_TEST_BACKENDS = ()  # tests add `memory`, which lives in one process and forgets
-REDRIVE_DEMO_BROKER_URL = env.get("REDRIVE_DEMO_BROKER_URL")  # set by `up`: the demo shop's broker
-REDRIVE_DEMO_PARTNER_URL = env.get("REDRIVE_DEMO_PARTNER_URL")  # set by `up`: the partner that /demo/ breaks
-REDRIVE_PAYLOAD_KEYS = env.get_list("REDRIVE_PAYLOAD_KEYS")
-REDRIVE_KEEP = env.get("REDRIVE_KEEP")  # "dead=90d, recovered+gone=7d"
-REDRIVE_KEEP_BYTES = env.get("REDRIVE_KEEP_BYTES")
-REDRIVE_APPROVE_ABOVE = env.get("REDRIVE_APPROVE_ABOVE")  # jobs: a larger replay needs a second person
-REDRIVE_DANGEROUS_TASKS = env.get_list("REDRIVE_DANGEROUS_TASKS")  # globs: so does a replay of such a task
-REDRIVE_READ_ONLY = env.get_bool("REDRIVE_READ_ONLY")
-REDRIVE_NEWER_SCHEMA = env.get_bool("REDRIVE_NEWER_SCHEMA")  # runs on the schema of a newer version
-REDRIVE_WEBHOOK_ALLOW = env.allowances(
-    "REDRIVE_WEBHOOK_ALLOW"
-)  # hosts and networks that channels may reach, not public
-REDRIVE_HEARTBEAT_URL = env.web_address("REDRIVE_HEARTBEAT_URL")  # asked each minute while everything is watched
-REDRIVE_TRUSTED_PROXIES = env.networks("REDRIVE_TRUSTED_PROXIES")  # whose X-Forwarded-For names the client
-REDRIVE_SECURITY_CONTACT = env.contacts("REDRIVE_SECURITY_CONTACT")  # for /.well-known/security.txt
-REDRIVE_URL = env.get("REDRIVE_URL", "http://127.0.0.1:8000").rstrip("/")
-REDRIVE_URL_PREFIX = env.get("REDRIVE_URL_PREFIX").strip("/")
-REDRIVE_MOUNTED_AT = ""  # the path at which the root URLconf includes `dashboard.routes`
-REDRIVE_API_TOKEN = env.get("REDRIVE_API_TOKEN")
+REDRIVE = env.redrive()  # `jobs_admin.config` is its only reader
 
 INSTALLED_APPS = [
     "jobs_admin",
@@ -51,7 +27,6 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_htmx",
-    "template_partials",
     "axes",
 ]
 
@@ -82,7 +57,7 @@ WSGI_APPLICATION = "dashboard.wsgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"] if env.IS_CHECKOUT else [],  # installed: dashboard/templates
+        "DIRS": [TEMPLATE_FOLDER / "project"],  # of Django's admin; pages have their own engine
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -90,7 +65,6 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            "builtins": ["template_partials.templatetags.partials"],
         },
     }
 ]
@@ -122,7 +96,7 @@ SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Lax"
-_https = REDRIVE_URL.startswith("https://")
+_https = REDRIVE["URL"].startswith("https://")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
 SECURE_HSTS_SECONDS = 365 * 86400 if _https else 0
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _https else None
@@ -130,24 +104,7 @@ SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 
-CONTENT_SECURITY_POLICY = {
-    "DIRECTIVES": {
-        "default-src": [NONE],
-        "script-src": [SELF],
-        "style-src": [SELF],
-        "img-src": [SELF, "data:"],
-        "font-src": [SELF],
-        "connect-src": [SELF],
-        "form-action": [SELF],
-        "frame-ancestors": [NONE],
-        "base-uri": [NONE],
-        "object-src": [NONE],
-    }
-}
-
-_mail = env.mail(env.get("EMAIL_URL"))
-REDRIVE_SENDS_MAIL = bool(_mail)
-globals().update(_mail)
+globals().update(env.mail(env.get("EMAIL_URL")))
 EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL = env.get("EMAIL_FROM", "redrive@localhost")
 
@@ -156,7 +113,8 @@ TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 USE_I18N = False
 
-_prefix = f"/{REDRIVE_URL_PREFIX}/" if REDRIVE_URL_PREFIX else "/"
+_folder = env.get("REDRIVE_URL_PREFIX").strip("/")
+_prefix = f"/{_folder}/" if _folder else "/"
 FORCE_SCRIPT_NAME = _prefix.rstrip("/") or None
 STATIC_URL = f"{_prefix}static/"
 STATIC_ROOT = DATA_DIR / "static"

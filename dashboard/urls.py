@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from dashboard.web import views as errors
+from dashboard.web import error_pages
 from dashboard.web.routing import include_lazily
 
 urlpatterns = [
@@ -12,7 +12,6 @@ urlpatterns = [
     include_lazily("admin/", "dashboard.routes.admin", "admin"),
 ]
 
-handler403 = errors.not_allowed
-handler404 = errors.not_found
-handler500 = errors.failed
-handler503 = errors.took_too_long
+handler403 = error_pages.not_allowed
+handler404 = error_pages.not_found
+handler500 = error_pages.failed

@@ -15,6 +15,10 @@ class JobsAdminConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from jobs_admin import config
+
+        config.setting("URL")  # a setting that cannot be used ends the start
+
         from jobs_admin.models import SavedView
         from jobs_admin.models.failure_count import install_triggers
         from jobs_admin.models.terms import install_terms

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import redis
 from cryptography.fernet import Fernet, MultiFernet
 from django.conf import settings
-from django.urls import get_script_prefix
+from django.urls import NoReverseMatch, get_script_prefix, reverse
 
-from jobs_admin.core import keys, web_address
+from jobs_admin.core import desk_settings, keys, web_address
 from jobs_admin.core.service_url import Unreadable, for_redis_py
 from jobs_admin.core.text import fits, whole_number
 from jobs_admin.sources import SYSTEMS, Source, System, connect
@@ -27,6 +27,21 @@ BACKENDS = tuple(name for name, system in SYSTEMS.items() if not system.is_for_t
 
 class BadConfiguration(ValueError):
     """A setting that cannot be used. The text names it and says what to do."""
+
+
+_parsed: tuple[object, dict[str, Any]] = (None, {})
+
+
+def setting(key: str) -> Any:
+    """Return a value of the setting REDRIVE, or its default (`jobs_admin.core.desk_settings`)."""
+    global _parsed
+    given = getattr(settings, "REDRIVE", None)
+    if given is not _parsed[0] or not _parsed[1]:
+        try:
+            _parsed = given, desk_settings.parse({} if given is None else given)
+        except desk_settings.BadSetting as error:
+            raise BadConfiguration(str(error)) from error
+    return _parsed[1][key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +62,12 @@ class SourceConfig:
 def sources() -> dict[str, SourceConfig]:
     """The configured sources by name, in the order of the file."""
     found: dict[str, SourceConfig] = {}
-    if settings.REDRIVE_DEMO_BROKER_URL:
-        found["shop"] = SourceConfig("shop", "celery", settings.REDRIVE_DEMO_BROKER_URL, is_demo=True)
-    if settings.REDRIVE_SOURCES:
-        found.update(_from_file(Path(settings.REDRIVE_SOURCES)))
-    elif settings.REDRIVE_CELERY_BROKER_URL:
-        found["celery"] = SourceConfig("celery", "celery", settings.REDRIVE_CELERY_BROKER_URL)
+    if setting("DEMO_BROKER_URL"):
+        found["shop"] = SourceConfig("shop", "celery", setting("DEMO_BROKER_URL"), is_demo=True)
+    if setting("SOURCES"):
+        found.update(_from_file(Path(setting("SOURCES"))))
+    elif setting("CELERY_BROKER_URL"):
+        found["celery"] = SourceConfig("celery", "celery", setting("CELERY_BROKER_URL"))
     return found
 
 
@@ -86,7 +101,7 @@ def _what_is_wrong(name: str, table: Any) -> list[str]:
     known = ", ".join(BACKENDS)
     if backend is None:
         found.append(f"[sources.{name}] needs a backend; known: {known}.")
-    elif backend not in (*BACKENDS, *settings.REDRIVE_TEST_BACKENDS):
+    elif backend not in (*BACKENDS, *setting("TEST_BACKENDS")):
         found.append(f"[sources.{name}] has backend {backend!r}; known: {known}.")
     if not isinstance(table.get("url"), str):
         found.append(f"[sources.{name}] needs a url.")
@@ -98,11 +113,11 @@ def _what_is_wrong(name: str, table: Any) -> list[str]:
 @cache
 def store() -> redis.Redis:
     """Redrive's own Redis. Bytes in, bytes out; a call that hangs ends after five seconds."""
-    if not settings.REDRIVE_REDIS_URL:
+    if not setting("REDIS_URL"):
         raise BadConfiguration("REDRIVE_REDIS_URL is not set. Run `python3 manage.py up`, or set it.")
     try:
         return redis.Redis.from_url(
-            for_redis_py(settings.REDRIVE_REDIS_URL),
+            for_redis_py(setting("REDIS_URL")),
             socket_timeout=5,
             socket_connect_timeout=5,
             health_check_interval=30,
@@ -141,11 +156,11 @@ def keeps_dead(name: str) -> bool:
 @cache
 def payload_keys() -> MultiFernet:
     """Return the keys of raw messages at rest; the first key encrypts, all of them decrypt."""
-    if not settings.REDRIVE_PAYLOAD_KEYS:
+    if not setting("PAYLOAD_KEYS"):
         raise BadConfiguration(
             "REDRIVE_PAYLOAD_KEYS is not set. Run `python3 manage.py up`, which makes one, or set it."
         )
-    return MultiFernet([Fernet(key) for key in settings.REDRIVE_PAYLOAD_KEYS])
+    return MultiFernet([Fernet(key) for key in setting("PAYLOAD_KEYS")])
 
 
 # Since something last happened to them; "history": numbers over time, groups without a job, reports that cannot be filed;
@@ -169,7 +184,7 @@ _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 def keep() -> dict[str, timedelta | None]:
     """Return how long failures of each state, and history, are stored; None is for ever."""
     found: dict[str, timedelta | None] = dict(KEPT)
-    for part in filter(None, (part.strip() for part in settings.REDRIVE_KEEP.split(","))):
+    for part in filter(None, (part.strip() for part in setting("KEEP").split(","))):
         name, is_named, text = part.rpartition("=")
         names = [n.strip() for n in name.split("+")] if is_named else list(KEPT)
         if unknown := [n for n in names if n not in KEPT]:
@@ -193,7 +208,7 @@ def length(text: str, where: str) -> timedelta:
 
 def keep_bytes() -> int | None:
     """The size of the database beyond which closed failures go before their time; None is no limit."""
-    return size(settings.REDRIVE_KEEP_BYTES, "REDRIVE_KEEP_BYTES") if settings.REDRIVE_KEEP_BYTES else None
+    return size(setting("KEEP_BYTES"), "REDRIVE_KEEP_BYTES") if setting("KEEP_BYTES") else None
 
 
 def size(text: str, where: str) -> int:
@@ -206,7 +221,7 @@ def size(text: str, where: str) -> int:
 
 def approve_above() -> int | None:
     """Replays of more jobs than this need a second person; None where size needs none."""
-    text = settings.REDRIVE_APPROVE_ABOVE.strip().replace(",", "")
+    text = setting("APPROVE_ABOVE").strip().replace(",", "")
     if not text:
         return None
     if (found := whole_number(text)) is None:
@@ -216,11 +231,11 @@ def approve_above() -> int | None:
 
 def is_dangerous(task: str) -> bool:
     """Return whether a replay of this task needs a second person, however small it is."""
-    return any(fits(pattern, task) for pattern in settings.REDRIVE_DANGEROUS_TASKS)
+    return any(fits(pattern, task) for pattern in setting("DANGEROUS_TASKS"))
 
 
 def names_dangerous_tasks() -> bool:
-    return bool(settings.REDRIVE_DANGEROUS_TASKS)
+    return bool(setting("DANGEROUS_TASKS"))
 
 
 READ_ONLY = "The desk is read-only (REDRIVE_READ_ONLY). Nothing was changed."
@@ -228,33 +243,45 @@ READ_ONLY = "The desk is read-only (REDRIVE_READ_ONLY). Nothing was changed."
 
 def is_read_only() -> bool:
     """Return whether every changing act is refused."""
-    return bool(settings.REDRIVE_READ_ONLY)
+    return setting("READ_ONLY")
 
 
 def webhook_allow() -> web_address.Allowed:
     """Return addresses allowed though not public: REDRIVE_WEBHOOK_ALLOW, and the demo's pager in its own `up`."""
-    demo = [urlsplit(settings.REDRIVE_DEMO_PARTNER_URL).netloc] if settings.REDRIVE_DEMO_PARTNER_URL else []
-    try:
-        return web_address.parse_allowed([*settings.REDRIVE_WEBHOOK_ALLOW, *demo])
-    except web_address.BadAllowance as error:
-        raise BadConfiguration(f"REDRIVE_WEBHOOK_ALLOW: {error}. Examples: 10.2.0.0/16, hooks.internal.") from error
+    demo = [urlsplit(setting("DEMO_PARTNER_URL")).netloc] if setting("DEMO_PARTNER_URL") else []
+    return web_address.parse_allowed([*setting("WEBHOOK_ALLOW"), *demo])
 
 
 def heartbeat_url() -> str:
     """Return the URL that is requested each minute while everything is watched; empty: none."""
-    return str(settings.REDRIVE_HEARTBEAT_URL)
+    return setting("HEARTBEAT_URL")
 
 
 def sends_mail() -> bool:
     """Return whether a mail server is set."""
-    return bool(settings.REDRIVE_SENDS_MAIL)
+    return setting("SENDS_MAIL")
+
+
+def is_own_project() -> bool:
+    """Return whether the Django project is Redrive's own, and not one that Redrive is mounted in."""
+    return settings.ROOT_URLCONF == "dashboard.urls"
 
 
 def page_at(path: str) -> str:
-    """Return the address of a page by its path, as `alerts/7/`. Not by `reverse`, which would load the whole face into a step."""
-    return page_url(get_script_prefix() + settings.REDRIVE_MOUNTED_AT + path)
+    """Return the address of a page by its path, as `alerts/7/`."""
+    return page_url(_mount() + path)
+
+
+def _mount() -> str:
+    """Return the path at which the project includes `dashboard.routes`, such as `/ops/redrive/`."""
+    if is_own_project():  # at its root, and to read its addresses would load the whole face into a step
+        return get_script_prefix()
+    try:
+        return reverse("redrive:overview")
+    except NoReverseMatch:  # a project with the engine alone
+        return get_script_prefix()
 
 
 def page_url(path: str) -> str:
     """The public address of a page, for links that leave the browser: alerts, terminal."""
-    return settings.REDRIVE_URL + path
+    return setting("URL") + path

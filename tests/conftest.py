@@ -158,10 +158,10 @@ def store(engine, settings):
 
     client = redis.Redis.from_url(engine.url)
     client.flushall()
-    settings.REDRIVE_REDIS_URL = engine.url
-    settings.REDRIVE_DEMO_BROKER_URL = ""
-    settings.REDRIVE_CELERY_BROKER_URL = ""
-    settings.REDRIVE_SOURCES = ""
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": engine.url}
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": ""}
+    settings.REDRIVE = settings.REDRIVE | {"CELERY_BROKER_URL": ""}
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": ""}
     forget_configuration(config)
     yield client
     client.close()
@@ -176,8 +176,8 @@ def installation(settings):
     overview.forget()
     trust.forget()
 
-    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
-    settings.REDRIVE_TEST_BACKENDS = ("memory",)
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
+    settings.REDRIVE = settings.REDRIVE | {"TEST_BACKENDS": ("memory",)}
     settings.STORAGES = {
         **settings.STORAGES,
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},

@@ -69,7 +69,9 @@ def test_every_view_is_protected():
     addresses = "".join((ROOT / path).read_text() for path in ("dashboard/routes/__init__.py", "dashboard/urls.py"))
     routed = re.findall(r"^from (dashboard\.\S+) import (\w+)", addresses, re.MULTILINE)
     modules = {
-        f"{package}.{name}" for package, name in routed if name.islower() and name not in {"door", "include_lazily"}
+        f"{package}.{name}"
+        for package, name in routed
+        if name.islower() and name not in {"door", "include_lazily", "chained", "error_pages"}
     }
     assert {module for module in modules if module.endswith(".views")} | views == modules
 
@@ -347,3 +349,15 @@ def is_long(code: str, names: list[str]) -> bool:
         marks += scope.decorator_list
     calls = [mark for mark in marks if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.long"]
     return any(len(ast.literal_eval(call.args[0])) > 10 for call in calls)
+
+
+def test_settings_are_read_and_set_as_keys_of_the_setting_redrive():
+    """Elsewhere they are `config.setting("KEY")`; in tests `settings.REDRIVE = settings.REDRIVE | {"KEY": value}`."""
+    old = re.compile(r"\bsettings\.REDRIVE_[A-Z]+|settings, \"REDRIVE_[A-Z]+")
+    files = [
+        path
+        for folder in ("jobs_admin", "dashboard", "demo", "bench", "tests")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    found = [str(path) for path in files if path != Path(__file__) and old.search(path.read_text())]
+    assert found == [], "write settings.REDRIVE | {...}, or read config.setting(...)"

@@ -189,7 +189,7 @@ def audited(settings):
 
 def noticed(settings):
     """Return what each kind of channel is sent of an alert; its addresses and ids are those of an empty database."""
-    settings.REDRIVE_URL = "https://desk.example"
+    settings.REDRIVE = settings.REDRIVE | {"URL": "https://desk.example"}
     rule = Rule.objects.create(name="Too many dead", metric="dead", source="shop", threshold=100, severity="warning")
     alert = Alert.objects.create(
         id=7, rule=rule, state="firing", source="shop", subject="emails", severity="warning", value=120, peak=120,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from django.conf import settings
-
+from jobs_admin import config
 from jobs_admin.core.alert_metrics import METRICS, Link
 
 SHOWN = 5
@@ -58,5 +57,5 @@ def _is_of_quarantine(one: dict[str, Any]) -> bool:
 
 def _path_on_desk(url: str) -> str:
     """Return the path of a URL of this desk, so that it opens on the host of the page; "" for other URLs."""
-    base = settings.REDRIVE_URL + "/"
-    return url.removeprefix(settings.REDRIVE_URL) if url.startswith(base) else ""
+    base = config.setting("URL") + "/"
+    return url.removeprefix(config.setting("URL")) if url.startswith(base) else ""

@@ -9,7 +9,6 @@ from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
 
-from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
@@ -26,7 +25,7 @@ from dashboard.web.htmx import render_page
 from dashboard.web.toasts import add_toast
 from demo import control, story
 from demo.temper import STRAIN
-from jobs_admin import queues
+from jobs_admin import config, queues
 from jobs_admin.db import audit
 from jobs_admin.models.access import OPERATOR, VIEWER
 
@@ -61,7 +60,7 @@ def only_in_demo(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespons
 
     @wraps(view)
     def guarded(request: HttpRequest) -> HttpResponse:
-        if not settings.REDRIVE_DEMO_BROKER_URL:
+        if not config.setting("DEMO_BROKER_URL"):
             raise Http404("The demo is not running.")
         return view(request)
 
@@ -85,7 +84,7 @@ def partner(request: HttpRequest) -> HttpResponse:
 
     def change() -> None:
         numbers = {name: float(request.POST[name]) for name in ("delay_s", "limit") if request.POST.get(name)}
-        control.set_mode(settings.REDRIVE_DEMO_PARTNER_URL, mode, **numbers)
+        control.set_mode(config.setting("DEMO_PARTNER_URL"), mode, **numbers)
 
     return _acted(request, change, "demo.partner", mode, lambda: _DOES[mode])
 
@@ -124,7 +123,7 @@ def incident(request: HttpRequest) -> HttpResponse:
 
 
 def _refuse_while_broken() -> None:
-    mode = control.partner(settings.REDRIVE_DEMO_PARTNER_URL)["mode"]
+    mode = control.partner(config.setting("DEMO_PARTNER_URL"))["mode"]
     if mode != "well":
         raise control.BadWish(
             "The partner is not healthy and blocks the shop's workers. Fix the partner below, then run the incident. Nothing was changed."
@@ -172,11 +171,11 @@ def _page(request: HttpRequest) -> HttpResponse:
         "groups_url": f"{reverse('redrive:group-list')}?{urlencode({'q': f'source:{SOURCE}'})}",
     }
     try:
-        context["partner"] = _partner(control.partner(settings.REDRIVE_DEMO_PARTNER_URL))
+        context["partner"] = _partner(control.partner(config.setting("DEMO_PARTNER_URL")))
     except control.DemoUnreachable as error:
         context["partner_is_away"] = str(error)
     with contextlib.suppress(control.DemoUnreachable):  # the partner, whose process it shares, is said to be away
-        context["pager"] = demo_pager.present(control.pages(settings.REDRIVE_DEMO_PARTNER_URL))
+        context["pager"] = demo_pager.present(control.pages(config.setting("DEMO_PARTNER_URL")))
     try:
         context["load"] = _load(control.load(_broker()))
     except control.DemoUnreachable as error:
@@ -189,7 +188,7 @@ def _page(request: HttpRequest) -> HttpResponse:
 
 
 def _broker():
-    return control.broker(settings.REDRIVE_DEMO_BROKER_URL)
+    return control.broker(config.setting("DEMO_BROKER_URL"))
 
 
 def _recent_failures() -> str:

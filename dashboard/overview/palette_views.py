@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
@@ -16,6 +15,7 @@ from dashboard.alerts import words as alert_words
 from dashboard.failures.timeline import short
 from dashboard.web import links
 from dashboard.web.access import can
+from dashboard.web.templates import render
 from dashboard.web.text import part_first
 from jobs_admin import config, policies, queues
 from jobs_admin.alerts import reading as alerts

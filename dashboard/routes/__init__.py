@@ -39,12 +39,13 @@ from dashboard.retries import views as retries
 from dashboard.saved_views import views as saved_views
 from dashboard.web import views as web
 from dashboard.web.api.errors import door
+from dashboard.web.chain import chained
 from dashboard.web.routing import NameConverter, include_lazily
 
 register_converter(NameConverter, "name")
 
 app_name = "redrive"
-urlpatterns = [
+_patterns = [
     path("", overview.index, name="overview"),
     path("groups/", groups.index, name="group-list"),
     path("groups/bulk/", group_acts.bulk, name="group-bulk"),
@@ -173,3 +174,5 @@ urlpatterns = [
     path("metrics", door(web.metrics_text, {"GET": web.metrics_text}), name="metrics"),
     include_lazily("api/", "dashboard.routes.api", "api"),
 ]
+
+urlpatterns = chained(_patterns)

@@ -16,13 +16,11 @@ import re
 import secrets
 from collections.abc import Collection, Mapping
 from functools import cache
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from jobs_admin.core import service_url
-from jobs_admin.core import web_address as web_addresses
+from jobs_admin.core import desk_settings, service_url
 
 ROOT = Path(__file__).resolve().parents[2]
 IS_CHECKOUT = (ROOT / "manage.py").is_file()  # else Redrive is installed, and ROOT is the folder of all packages
@@ -139,15 +137,6 @@ def get_list(name: str, default: str = "") -> list[str]:
     return [part.strip() for part in get(name, default).split(",") if part.strip()]
 
 
-def get_bool(name: str) -> bool:
-    value = get(name).lower()
-    if value in {"", "0", "false", "no", "off"}:
-        return False
-    if value in {"1", "true", "yes", "on"}:
-        return True
-    raise Misconfigured(f"{name} must be 1 or 0, not {value!r}. Nothing was started.")
-
-
 # What may follow the `?` of a PostgreSQL URL: libpq's words for TLS, time-outs and who we are. Others are refused by
 # name, because one that is dropped (sslmode!) would be believed to hold.
 _LIBPQ = frozenset(
@@ -262,62 +251,37 @@ def mail(url: str) -> dict[str, object]:
     }
 
 
-def allowances(name: str) -> list[str]:
-    """Hosts and networks."""
-    found = get_list(name)
+# The variables of the setting REDRIVE, by its keys.
+VARIABLES = {
+    "REDIS_URL": "REDRIVE_REDIS_URL",
+    "CELERY_BROKER_URL": "CELERY_BROKER_URL",
+    "SOURCES": "REDRIVE_SOURCES",
+    "DEMO_BROKER_URL": "REDRIVE_DEMO_BROKER_URL",
+    "DEMO_PARTNER_URL": "REDRIVE_DEMO_PARTNER_URL",
+    "PAYLOAD_KEYS": "REDRIVE_PAYLOAD_KEYS",
+    "KEEP": "REDRIVE_KEEP",
+    "KEEP_BYTES": "REDRIVE_KEEP_BYTES",
+    "APPROVE_ABOVE": "REDRIVE_APPROVE_ABOVE",
+    "DANGEROUS_TASKS": "REDRIVE_DANGEROUS_TASKS",
+    "READ_ONLY": "REDRIVE_READ_ONLY",
+    "NEWER_SCHEMA": "REDRIVE_NEWER_SCHEMA",
+    "WEBHOOK_ALLOW": "REDRIVE_WEBHOOK_ALLOW",
+    "HEARTBEAT_URL": "REDRIVE_HEARTBEAT_URL",
+    "TRUSTED_PROXIES": "REDRIVE_TRUSTED_PROXIES",
+    "SECURITY_CONTACT": "REDRIVE_SECURITY_CONTACT",
+    "URL": "REDRIVE_URL",
+}
+
+
+def redrive() -> dict[str, Any]:
+    """The setting REDRIVE, from its variables. Mail is sent where EMAIL_URL is set."""
+    given = {key: get(name) for key, name in VARIABLES.items() if get(name)}
     try:
-        web_addresses.parse_allowed(found)
-    except web_addresses.BadAllowance as error:
-        raise Misconfigured(
-            f"{name}: {error}. Write such as 10.2.0.0/16, hooks.internal. Nothing was started."
-        ) from error
-    return found
-
-
-def networks(name: str) -> list[IPv4Network | IPv6Network]:
-    """Networks and single addresses."""
-    found = []
-    for part in get_list(name):
-        try:
-            network = ip_network(part, strict=False)
-        except ValueError as error:
-            raise Misconfigured(
-                f"{name}: {part!r} is neither an address nor a network. Write such as 127.0.0.1, 10.2.0.0/16. "
-                "Nothing was started."
-            ) from error
-        if network.prefixlen == 0:
-            raise Misconfigured(
-                f"{name}: {part} is every address, so that any client could name any other. Name your proxies alone. "
-                "Nothing was started."
-            )
-        found.append(network)
-    return found
-
-
-def web_address(name: str) -> str:
-    """A URL that is asked; empty where none is set."""
-    url = get(name)
-    try:
-        return str(web_addresses.parse(url)) if url else ""
-    except web_addresses.BadAddress as error:
-        raise Misconfigured(f"{name} cannot be used: {error} Nothing was started.") from error
-
-
-_CONTACT = re.compile(r"mailto:[^\s@,]+@[^\s@,]+|https://[^\s/,]+\S*|tel:\+?[0-9][0-9-]+")
-
-
-def contacts(name: str) -> list[str]:
-    """Contacts as RFC 9116 writes them: `mailto:`, `https:` and `tel:` URIs. A bare mail address becomes a `mailto:`."""
-    found = []
-    for part in get_list(name):
-        contact = f"mailto:{part}" if "@" in part and ":" not in part else part
-        if not _CONTACT.fullmatch(contact):
-            raise Misconfigured(
-                f"{name}: {part!r} is no contact. Write such as security@example.com, https://example.com/report. "
-                "Nothing was started."
-            )
-        found.append(contact)
-    return found
+        return desk_settings.parse(
+            {"REDIS_URL": get("REDIS_URL"), "SENDS_MAIL": bool(get("EMAIL_URL")), **given}, VARIABLES
+        )
+    except desk_settings.BadSetting as error:
+        raise Misconfigured(f"{error} Nothing was started.") from error
 
 
 def is_secret_in(text: str) -> bool:

@@ -138,8 +138,7 @@ def read_settings() -> None:
     """Read the settings again, after the environment has changed. Nothing may be connected."""
     module = importlib.reload(importlib.import_module(settings.SETTINGS_MODULE))
     for name in dir(module):
-        # An app puts its loader of parts into TEMPLATES when it is loaded, which happens once.
-        if name.isupper() and name != "TEMPLATES":
+        if name.isupper():
             setattr(settings, name, getattr(module, name))
     connections.close_all()
     for alias in connections.settings:

@@ -6,8 +6,9 @@ import hashlib
 import re
 
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified, HttpResponseRedirect
-from django.template.loader import render_to_string
 from django.utils.cache import patch_vary_headers
+
+from dashboard.web.templates import render_to_string
 
 # The CSRF token is masked anew in each answer: what differs only by it is the same part.
 _TOKEN = re.compile(rb'csrfmiddlewaretoken" value="[^"]*"')

@@ -17,7 +17,8 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.signals import connection_created
 from django.db.utils import DatabaseError, OperationalError
 from django.http import HttpRequest, HttpResponse
-from django.urls import get_resolver
+
+from dashboard.web.htmx import render_error
 
 _STEPS = 5_000  # of SQLite, between two looks at the clock: well below a millisecond
 _here = threading.local()
@@ -140,4 +141,4 @@ class LimitMiddleware:
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         text = sentence(exception)
-        return get_resolver().resolve_error_handler(503)(request, text) if text else None
+        return render_error(request, 503, text) if text else None

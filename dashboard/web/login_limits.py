@@ -16,6 +16,8 @@ from django.conf import settings
 from django.db.models import Sum
 from django.http import HttpRequest
 
+from jobs_admin import config
+
 FAILURES_OF_ADDRESS = 100
 _MOST_HOPS = 20
 _SITE_BITS = 64  # of IPv6: who has one address of such a network has all of them
@@ -31,11 +33,11 @@ def client_address(request: HttpRequest) -> str | None:
 
 def counted_address(peer: str, forwarded: str) -> str | None:
     """Return the address of a client, of IPv6 its /64 network's; None where `peer` is no address."""
-    found = find_client(peer, forwarded, settings.REDRIVE_TRUSTED_PROXIES)
+    found = find_client(peer, forwarded, config.setting("TRUSTED_PROXIES"))
     if (
         isinstance(found, IPv6Address)
         and not found.is_loopback
-        and not is_within(found, settings.REDRIVE_TRUSTED_PROXIES)
+        and not is_within(found, config.setting("TRUSTED_PROXIES"))
     ):
         return str(ip_network((found, _SITE_BITS), strict=False).network_address)
     return str(found) if found is not None else None
@@ -77,7 +79,7 @@ def is_within(address: Address, networks: Collection[Network]) -> bool:
 def is_shared(address: str) -> bool:
     """Return whether many clients share this address: the loopback or a trusted proxy, with the client's unknown."""
     found = parse_address(address)
-    return found is None or found.is_loopback or is_within(found, settings.REDRIVE_TRUSTED_PROXIES)
+    return found is None or found.is_loopback or is_within(found, config.setting("TRUSTED_PROXIES"))
 
 
 class Handler(AxesDatabaseHandler):

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
 from django.contrib.admin import ModelAdmin
 from django.core import checks
-from django.urls import NoReverseMatch, URLPattern, URLResolver, get_resolver, get_script_prefix, reverse
+from django.urls import URLPattern, URLResolver, get_resolver
 
 from dashboard.web.access import READS
+from jobs_admin import config
 from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, NO_ROLE, OPERATOR, PERMISSION, VIEWER
 
 ANYONE = "anyone"  # no login
@@ -72,7 +72,7 @@ class Address:
 
 
 def addresses() -> list[Address]:
-    """Every address of the desk and of Django's admin, in the order of the URLconf; those of a project around them are not ours."""
+    """Every address of the desk, and of Django's admin in our own project, in the order of the URLconf."""
     # The API has an entry for each call, and all at one address a view that knows them all.
     return list(dict.fromkeys(_addresses_below(get_resolver().url_patterns, "/")))
 
@@ -83,7 +83,7 @@ def _addresses_below(patterns: list, before: str) -> Iterator[Address]:
             route = before + str(pattern.pattern).removeprefix("^")
             if pattern.app_name == "redrive":
                 yield from _addresses(pattern.url_patterns, route, "")
-            elif pattern.app_name == "admin":
+            elif pattern.app_name == "admin" and config.is_own_project():
                 yield from _addresses(pattern.url_patterns, route, "admin:")
             else:
                 yield from _addresses_below(pattern.url_patterns, route)
@@ -149,18 +149,3 @@ def every_address_declares_its_right(app_configs: object = None, **_: Any) -> li
             how = "Put require_safe, require_POST or require_http_methods above @can(role)."
             found.append(checks.Error(f"{where} declares no methods.", hint=how, id="redrive.E002"))
     return found
-
-
-def links_lead_to_the_mount(app_configs: object = None, **_: Any) -> list[checks.CheckMessage]:
-    """Check that REDRIVE_MOUNTED_AT, by which links of notices are built, names the path of the URLconf."""
-    try:
-        mounted, configured = reverse("redrive:overview"), get_script_prefix() + settings.REDRIVE_MOUNTED_AT
-    except NoReverseMatch:  # a project with the engine alone
-        return []
-    if mounted == configured:
-        return []
-    how = (
-        f"The URLconf includes dashboard.routes at {mounted}: REDRIVE_MOUNTED_AT must be the same path, "
-        "such as 'ops/redrive/'."
-    )
-    return [checks.Error(f"Links in notices would point to {configured}.", hint=how, id="redrive.E003")]

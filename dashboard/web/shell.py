@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from django.conf import settings
-from django.template.loader import get_template
 from django.urls import get_script_prefix, reverse
 
 from dashboard.web.links import url_of
+from dashboard.web.templates import render_to_string
 from dashboard.web.toasts import toasts as messages_of
 from jobs_admin import config
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, viewer_of
@@ -61,7 +60,7 @@ def shell(context) -> Shell:
     viewer = getattr(request, "viewer", None)
     if viewer is None and request is not None and getattr(request, "user", None) and request.user.is_authenticated:
         viewer = viewer_of(request.user)
-    sees_demo = bool(settings.REDRIVE_DEMO_BROKER_URL and viewer and viewer.role_on("shop"))
+    sees_demo = bool(config.setting("DEMO_BROKER_URL") and viewer and viewer.role_on("shop"))
     is_admin = bool(viewer and viewer.may_anywhere(ADMIN))
     return Shell(
         _places(here, sees_demo, is_admin, get_script_prefix()),
@@ -101,7 +100,7 @@ def cached(template_name: str, shell: Shell | None = None):
 
 @lru_cache(maxsize=512)
 def _render_cached(template_name: str, shell: Shell | None, prefix: str):
-    return get_template(template_name).render({"shell": shell})
+    return render_to_string(template_name, {"shell": shell})
 
 
 def stale_state() -> liveness.Stale | None:

@@ -14,10 +14,10 @@ from itertools import groupby
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from dashboard.web.templates import render_to_string
 from dashboard.web.text import visible
 from jobs_admin.core.traces import frames
 

@@ -1,46 +1,49 @@
-"""Pages that belong to no noun: login, refusals and errors, health, metrics, and `/.well-known/security.txt`.
-
-htmx gets the sentence of a refusal or an error alone.
-"""
+"""Pages that belong to no noun: login, health, metrics, and `/.well-known/security.txt`."""
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import redis
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
-from django.contrib.auth.views import LoginView, LogoutView
-from django.db import DatabaseError, InterfaceError, OperationalError, connection
+from django.contrib.auth.views import LoginView, LogoutView, redirect_to_login
+from django.db import DatabaseError, connection
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import render
-from django.template.loader import render_to_string
+from django.shortcuts import resolve_url
 from django.urls import reverse
+from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_safe
 
-from dashboard.web.access import READS, needs, record_refusal, viewer_of_request
+from dashboard.web.access import needs, viewer_of_request
 from dashboard.web.htmx import render_error
 from dashboard.web.middleware.entrance import page_at, page_of, turned_away
+from dashboard.web.templates import render
 from jobs_admin import config
 from jobs_admin.models import Source
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.queues import liveness
 
 FAILED_ROUNDS_LIMIT = 3  # in a row: about two seconds; one alone is a connection that broke
-NO_DATABASE = (
-    "The desk's database is unreachable, locked or full. Workers and queues are not affected: reports wait until the database is back. "
-    "Check the database; the error is in the desk's log."
-)
 _EXPIRES_AFTER = timedelta(days=30)  # whoever reads security.txt later asks again
 
 
 class Login(LoginView):
-    """The login. `next` leads only to pages of this desk that can be read."""
+    """The login, or the way to that of the project. `next` leads only to pages of this desk that can be read."""
 
     template_name = "redrive/registration/login.html"
     redirect_authenticated_user = True
+
+    @method_decorator(login_not_required)
+    def dispatch(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+        login = resolve_url(settings.LOGIN_URL)
+        if login != request.path:
+            return redirect_to_login(self.get_redirect_url() or reverse("redrive:overview"), login)
+        return super().dispatch(request, *args, **kwargs)
+
+    def render_to_response(self, context: dict, **response: object) -> HttpResponse:
+        return render(self.request, self.template_name, context)
 
     def get_redirect_url(self) -> str:
         return page_at(self.request, super().get_redirect_url())
@@ -49,56 +52,13 @@ class Login(LoginView):
 class Logout(LogoutView):
     """Ends the session; a POST, so that no foreign page can do it."""
 
+    def get_default_redirect_url(self) -> str:
+        return resolve_url(settings.LOGOUT_REDIRECT_URL or settings.LOGIN_URL)
+
 
 def locked(request: HttpRequest, response: HttpResponse | None = None, credentials=None) -> HttpResponse:
     """Return the answer of axes after too many wrong passwords."""
     return render(request, "redrive/registration/locked.html", status=429)
-
-
-def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    # Django's own 404 carries a dict of tried addresses; ours carries a sentence.
-    message = exception.args[0] if exception.args and isinstance(exception.args[0], str) else ""
-    return render_error(request, 404, message or "The record may have been pruned, or the address is misspelled.")
-
-
-def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Refused; an act that was refused is written down."""
-    record_refusal(request, str(exception))
-    return render_error(request, 403, str(exception) or "You are not allowed to do this.")
-
-
-def failed(request: HttpRequest) -> HttpResponse:
-    """Return the page for a request that ended by an exception; without a database, one that does not read it."""
-    if not _is_without_database(sys.exc_info()[1]):
-        return render_error(request, 500, "The request failed. The error was logged.")
-    if request.resolver_match and getattr(request.resolver_match.func, "is_call", False):
-        from dashboard.web.api import errors  # not before the apps are loaded
-
-        return errors.answer(503, "unreachable", NO_DATABASE)
-    if request.headers.get("HX-Request"):
-        return HttpResponse(NO_DATABASE, content_type="text/plain; charset=utf-8", status=503)
-    is_change = request.method not in READS
-    text = render_to_string("redrive/no_database.html", {"sentence": NO_DATABASE, "is_change": is_change})
-    return HttpResponse(text, status=503)
-
-
-# SQLite's primary codes: busy, locked, input or output failed, full, cannot open. PostgreSQL's classes: connection, resources,
-# operator intervention; a connection that was never made has no state.
-_SQLITE_CODES = frozenset({5, 6, 10, 13, 14})
-_SQL_STATES = ("08", "53", "57P")
-
-
-def _is_without_database(error: BaseException | None) -> bool:
-    """Return whether the database did not answer, or could not store; not for a statement that it refuses."""
-    if not isinstance(error, (OperationalError, InterfaceError)):
-        return False
-    code, state = getattr(error.__cause__, "sqlite_errorcode", None), getattr(error.__cause__, "sqlstate", None)
-    return code & 0xFF in _SQLITE_CODES if code is not None else state is None or state.startswith(_SQL_STATES)
-
-
-def took_too_long(request: HttpRequest, sentence: str) -> HttpResponse:
-    """The request's time was over (`dashboard.web.limits`)."""
-    return render_error(request, 503, sentence)
 
 
 def forgery(request: HttpRequest, reason: str = "") -> HttpResponse:
@@ -203,14 +163,14 @@ def metrics_text(request: HttpRequest) -> HttpResponse:
 @login_not_required
 def security_txt(request: HttpRequest) -> HttpResponse:
     """The contacts of REDRIVE_SECURITY_CONTACT (RFC 9116). Raises Http404 where none is set. Asks neither database nor store."""
-    contacts = settings.REDRIVE_SECURITY_CONTACT
+    contacts = config.setting("SECURITY_CONTACT")
     if not contacts:
         raise Http404
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     lines = [f"Contact: {contact}" for contact in contacts]
     lines.append(f"Expires: {today + _EXPIRES_AFTER:%Y-%m-%dT%H:%M:%SZ}")
-    if settings.REDRIVE_URL.startswith("https://"):
-        lines.append(f"Canonical: {settings.REDRIVE_URL}{reverse('redrive:security-txt')}")
+    if config.setting("URL").startswith("https://"):
+        lines.append(f"Canonical: {config.setting('URL')}{reverse('redrive:security-txt')}")
     return HttpResponse("\n".join([*lines, ""]), content_type="text/plain; charset=utf-8")
 
 

@@ -3,8 +3,6 @@
 What a person sees and may do here is decided by their roles per source, not by Django's model permissions.
 """
 
-from django.contrib import admin
-
 from jobs_admin.admin import accounts, alerts, failures, groups, policies, replays, sources
 
 __all__ = [
@@ -16,7 +14,3 @@ __all__ = [
     "replays",
     "sources",
 ]
-
-admin.site.site_header = "Redrive"
-admin.site.site_title = "Redrive"
-admin.site.index_title = "Records"

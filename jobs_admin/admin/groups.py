@@ -131,7 +131,7 @@ class GroupAdmin(Records):
         return all(viewer(request).may(OPERATOR, source) for source in sources)
 
     def formfield_for_foreignkey(self, db_field, request: HttpRequest, **more):
-        without_role = get_user_model().objects.filter(is_active=True, redrive_roles=None)
+        without_role = get_user_model()._default_manager.filter(is_active=True, redrive_roles=None)
         more["queryset"] = people.users(viewer(request)).distinct() | without_role.distinct()
         return super().formfield_for_foreignkey(db_field, request, **more)
 

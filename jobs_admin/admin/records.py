@@ -7,12 +7,13 @@ from functools import cached_property
 from typing import Any
 
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from jobs_admin import failures
+from jobs_admin import config, failures
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import marked
 from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, EVERY_SOURCE, NO_ROLE, OPERATOR, VIEWER, Viewer, viewer_of
@@ -47,6 +48,12 @@ def _marked(request: HttpRequest, response: HttpResponse) -> HttpResponse:
     return response
 
 
+def _refuse_changes(request: HttpRequest) -> None:
+    """Raises PermissionDenied for what could change something on a read-only desk, also in a project's own admin."""
+    if request.method not in {"GET", "HEAD", "OPTIONS"} and config.is_read_only():
+        raise PermissionDenied(config.READ_ONLY)
+
+
 class CappedPaginator(Paginator):
     """Counts no further than the list can be leafed through."""
 
@@ -68,6 +75,7 @@ class Records(admin.ModelAdmin):
     paginator = CappedPaginator
 
     def changelist_view(self, request: HttpRequest, extra_context: dict | None = None) -> HttpResponse:
+        _refuse_changes(request)
         return _marked(request, super().changelist_view(request, extra_context))
 
     def change_view(
@@ -76,6 +84,14 @@ class Records(admin.ModelAdmin):
         response = super().change_view(request, object_id, form_url, extra_context)
         # A form must send back what it was given.
         return response if self.has_change_permission(request) else _marked(request, response)
+
+    def changeform_view(self, request: HttpRequest, *arguments: Any, **options: Any) -> HttpResponse:
+        _refuse_changes(request)
+        return super().changeform_view(request, *arguments, **options)
+
+    def delete_view(self, request: HttpRequest, *arguments: Any, **options: Any) -> HttpResponse:
+        _refuse_changes(request)
+        return super().delete_view(request, *arguments, **options)
 
     def act_on_each(self, request: HttpRequest, chosen: QuerySet[Any], act: Callable[[Any], object], done: str) -> None:
         """Do `act` with each row, and show how many were `done`, and each refusal."""

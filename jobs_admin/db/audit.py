@@ -161,7 +161,8 @@ def _mac(previous: str, event: AuditEvent) -> str:
         "after": _plain(event.after),
         "allowed": event.allowed,
     }
-    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    # A project's users may have another key than a number, such as a UUID.
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return hmac.new(_key(), f"{previous}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 

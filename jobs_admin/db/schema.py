@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 from django.db.utils import Error as DatabaseError
+
+from jobs_admin import config
 
 _APP = "jobs_admin"
 
@@ -30,7 +31,7 @@ def newer_sentence() -> str:
 
     Also "" where the database does not answer or has no tables: whoever needs it reports that.
     """
-    if getattr(settings, "REDRIVE_NEWER_SCHEMA", False):
+    if config.setting("NEWER_SCHEMA"):
         return ""
     if connection.vendor == "sqlite" and not Path(str(connection.settings_dict["NAME"])).exists():
         return ""  # to connect would make the file

@@ -134,7 +134,7 @@ def matching(viewer: Viewer, text: str, now: datetime | None = None) -> QuerySet
 def _name_assignees(page: Iterable[Group]) -> None:
     """Read the assignees in one query, and in none if no group has one: a join would build a user for each row."""
     ids = {found.assignee_id for found in page if found.assignee_id}
-    users = get_user_model().objects.in_bulk(ids) if ids else {}
+    users = get_user_model()._default_manager.in_bulk(ids) if ids else {}
     for found in page:
         if found.assignee_id:
             found.assignee = users.get(found.assignee_id)
@@ -161,13 +161,14 @@ def _tally_of_all(viewer: Viewer) -> dict[str, _Tally]:
     sources = viewer.sources()
     if sources == []:
         return {}
+    me = Group._meta.get_field("assignee").get_db_prep_value(viewer.user_id, connection)
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT state, COUNT(*), COUNT(CASE WHEN assignee_id = %s THEN 1 END), COUNT(*) - COUNT(assignee_id) "
             f"FROM {Group._meta.db_table} AS one WHERE fingerprint NOT LIKE '{TAKEN_IN}%%' AND EXISTS "
             f"(SELECT 1 FROM {group_numbers.COUNTS} WHERE group_id = one.id AND count > 0 "
             f"{group_numbers.of_sources(sources)}) GROUP BY state",
-            [viewer.user_id or 0, *(sources or ())],
+            [me, *(sources or ())],
         )
         return {state: _Tally(*numbers) for state, *numbers in cursor.fetchall()}
 

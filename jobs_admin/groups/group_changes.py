@@ -133,8 +133,8 @@ def undo(viewer: Viewer, receipt: str) -> Undone:
     may = {name: pk for name, pk in by_group.items() if not _not_operator_of(viewer, sources[pk])}
     if not may:
         raise Refused("forbidden", "You no longer have the role operator on these groups. Nothing was changed.")
-    users = get_user_model().objects.in_bulk(
-        {was["assignee"] for was in before.values() if was.get("assignee")}, field_name="username"
+    users = get_user_model()._default_manager.in_bulk(
+        {was["assignee"] for was in before.values() if was.get("assignee")}, field_name=get_user_model().USERNAME_FIELD
     )
     done: list[str] = []
     for part in _parts(sorted(may.values())):
@@ -255,7 +255,8 @@ def _bound(name: str, value: Any, now: datetime) -> Any:
 def _user(name: str | None) -> Any:
     if not name:
         return None
-    found = get_user_model().objects.filter(username=representable(name), is_active=True).first()
+    users = get_user_model()
+    found = users._default_manager.filter(**{users.USERNAME_FIELD: representable(name)}, is_active=True).first()
     if found is None:
         raise Refused("invalid", f"No active user {name!r}. Nothing was changed.", "assignee")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -71,12 +72,12 @@ class Viewer:
 
     name: str
     roles: dict[str, str] = field(default_factory=dict)  # source or "*" -> role
-    user_id: int | None = None  # of a login
+    user_id: Any = None  # of a login: the primary key
     token_id: int | None = None
-    owner_id: int | None = None  # of a token: the user whom it belongs to
+    owner_id: Any = None  # of a token: the user whom it belongs to
 
     @property
-    def person_id(self) -> int | None:
+    def person_id(self) -> Any:
         """The user who acts, logged in or by a token of theirs; None where that is unknown."""
         return self.owner_id if self.user_id is None else self.user_id
 

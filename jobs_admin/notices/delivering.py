@@ -95,7 +95,7 @@ def _begin_all(lanes: Lanes[_InFlight, Answer], now: datetime) -> bool:
     began = False
     passed = set(lanes.busy)
     while lanes.has_room and (due := _due(now, passed)):
-        allowed = config.webhook_allow()  # before a claim: it may not be readable
+        allowed = config.webhook_allow()
         for one in due:
             if one.channel_id in passed or not lanes.has_room:
                 continue

@@ -38,7 +38,7 @@ def asker() -> Callable[[], Answer]:
     try:
         request = Request(parse(config.heartbeat_url()), {}, b"", method="GET")
         allowed = config.webhook_allow()
-    except (BadAddress, config.BadConfiguration) as error:
+    except BadAddress as error:
         answer = Answer(None, error=str(error))
         return lambda: answer
     return lambda: posting.send(request, allowed)

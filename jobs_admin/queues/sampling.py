@@ -16,7 +16,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import redis
-from django.conf import settings
 from django.db import transaction
 from django.db.models import Min, Sum
 
@@ -256,7 +255,7 @@ def _check_store(now: datetime) -> None:
     """Note once a minute what endangers reports in Redrive's own store, in the store itself: it is about nothing else."""
     if now - _checked_at.get("", _NEVER) < _CHECK_EVERY:
         return
-    store = connect("store", "celery", settings.REDRIVE_REDIS_URL)
+    store = connect("store", "celery", config.setting("REDIS_URL"))
     try:
         found = [asdict(store_finding(finding)) for finding in store.findings()]
     except SourceError as error:  # liveness.find_stale reports that it does not answer

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from django.conf import settings
-
 from jobs_admin import config
 from jobs_admin.core.pacing import Bucket
 from jobs_admin.core.refused import Refused
@@ -48,7 +46,7 @@ class DecryptAhead:
             return
         try:
             if self._opener is None and waiting >= _DECRYPT_AHEAD_FROM:
-                self._opener = Opener(settings.REDRIVE_PAYLOAD_KEYS)
+                self._opener = Opener(config.setting("PAYLOAD_KEYS"))
             if self._opener is not None and self._opener.has_answered():
                 self._take(self._opener)
             if self._opener is not None and not self._is_requested and (some := _choose_encrypted(coming)):

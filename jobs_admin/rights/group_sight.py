@@ -126,7 +126,7 @@ def _restrict_words(viewer: Viewer, groups: list[Group]) -> None:
         for word in _WORDS:
             if word in (after or {}):
                 visible_words.setdefault((named[name], word), after)
-    users = get_user_model().objects.in_bulk({group.assignee_id for group in written if group.assignee_id})
+    users = get_user_model()._default_manager.in_bulk({group.assignee_id for group in written if group.assignee_id})
     for group in written:
         of_state, of_assignee, of_note, of_runbook = (visible_words.get((group.pk, word), {}) for word in _WORDS)
         if (of_state.get("state"), of_state.get("state_by", "")) != (group.state, group.state_by):
@@ -187,7 +187,7 @@ def assigned(viewer: Viewer, username: str) -> Q:
     """Filter for the groups of an assignee, as far as the viewer may read it; unassigned ones for ""."""
     if not username:
         return Q(assignee__isnull=True)
-    theirs = Q(assignee__username=username)
+    theirs = Q(**{f"assignee__{get_user_model().USERNAME_FIELD}": username})
     if viewer.sources() is None:
         return theirs
     events = AuditEvent.objects.filter(

@@ -26,7 +26,7 @@ def names(viewer: Viewer) -> list[str]:
     if key not in _cached or not 0 <= now - _cached[key][0] < _CACHED_S:
         if len(_cached) >= _MOST_CACHED:
             _cached.clear()
-        _cached[key] = now, list(users(viewer).values_list("username", flat=True)[:MOST_NAMED])
+        _cached[key] = now, list(users(viewer).values_list(get_user_model().USERNAME_FIELD, flat=True)[:MOST_NAMED])
     return _cached[key][1]
 
 
@@ -35,15 +35,16 @@ def users(viewer: Viewer) -> QuerySet[Any]:
     roles, sources = Role.objects.filter(user=OuterRef("pk")), viewer.sources()
     if sources is not None:
         roles = roles.filter(source__in=[*sources, EVERY_SOURCE])
-    found = get_user_model().objects.filter(Q(is_superuser=True) | Exists(roles), is_active=True)
-    return found.order_by("username")
+    found = get_user_model()._default_manager.filter(Q(is_superuser=True) | Exists(roles), is_active=True)
+    return found.order_by(get_user_model().USERNAME_FIELD)
 
 
 def operators(sources: Sequence[str], *, only_admins: bool = False) -> list[str]:
     """Active users who may act on every one of these sources, or are admins of each, by name; a bounded list."""
     roles = (ADMIN,) if only_admins else (OPERATOR, ADMIN)
-    found = get_user_model().objects.filter(is_active=True)
+    found = get_user_model()._default_manager.filter(is_active=True)
     for source in sources:
         matching = Role.objects.filter(user=OuterRef("pk"), role__in=roles, source__in=(source, EVERY_SOURCE))
         found = found.filter(Q(is_superuser=True) | Exists(matching))
-    return list(found.order_by("username").values_list("username", flat=True)[:MOST_NAMED])
+    name = get_user_model().USERNAME_FIELD
+    return list(found.order_by(name).values_list(name, flat=True)[:MOST_NAMED])

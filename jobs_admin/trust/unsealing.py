@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from django.conf import settings
 
+from jobs_admin import config
 from jobs_admin.core.envelope import UNOPENABLE, Envelope, Unreadable
 from jobs_admin.worker.sealing import INFO, KEY_BYTES, NONCE, key_id
 
@@ -33,12 +33,12 @@ _stored_key: ContextVar[bytes | None] = ContextVar("stored_key", default=None)
 
 def public_key() -> str:
     """Return the public key for workers (REDRIVE_PUBLIC_KEY), of the first of REDRIVE_PAYLOAD_KEYS."""
-    return base64.urlsafe_b64encode(_public(_private(settings.REDRIVE_PAYLOAD_KEYS[0]))).decode()
+    return base64.urlsafe_b64encode(_public(_private(config.setting("PAYLOAD_KEYS")[0]))).decode()
 
 
 def key_ids() -> tuple[str, ...]:
     """Return the ids of REDRIVE_PAYLOAD_KEYS in their order: the first encrypts, all decrypt."""
-    return tuple(_by_id(tuple(settings.REDRIVE_PAYLOAD_KEYS)))
+    return tuple(_by_id(tuple(config.setting("PAYLOAD_KEYS"))))
 
 
 def payload_key_id(key: str) -> str:
@@ -48,7 +48,7 @@ def payload_key_id(key: str) -> str:
 
 def ciphers() -> Mapping[str, Fernet]:
     """Return what each of REDRIVE_PAYLOAD_KEYS encrypts with, by its id, in their order."""
-    return _ciphers(tuple(settings.REDRIVE_PAYLOAD_KEYS))
+    return _ciphers(tuple(config.setting("PAYLOAD_KEYS")))
 
 
 def opened(envelope: Envelope) -> Envelope:
@@ -100,7 +100,7 @@ def _message_key(name: str, raw: bytes) -> bytes | None:
 
     Raises ValueError where the message does not begin with a public key.
     """
-    private = _by_id(tuple(settings.REDRIVE_PAYLOAD_KEYS)).get(name)
+    private = _by_id(tuple(config.setting("PAYLOAD_KEYS"))).get(name)
     if private is None:
         return None
     sender = raw[:KEY_BYTES]

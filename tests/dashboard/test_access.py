@@ -58,7 +58,7 @@ def test_htmx_is_sent_on_by_its_own_header(otto, act):
 
 
 def test_a_read_only_desk_refuses_the_act_and_shows_it_on_every_page(otto, act, settings, watched):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     answer = otto.post("/stop/")
     assert answer.status_code == 403 and b"read-only" in answer.content
     assert b"Read-only." in otto.get("/groups/").content

@@ -349,7 +349,7 @@ def test_a_viewer_sees_and_cannot_act_and_is_shown_why(vera, watched):
 
 def test_on_a_read_only_desk_no_one_can_act_and_it_shows_it(otto, watched, settings):
     alert = episode("emails")
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     page = otto.get(page_of(alert)).content.decode()
     assert "The desk is read-only: alerts cannot be acknowledged or silenced, and jobs" in page
     assert "acknowledge/" not in page

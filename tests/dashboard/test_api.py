@@ -77,7 +77,7 @@ def test_a_viewers_token_changes_nothing(call_api, group, method, path, body):
 
 @pytest.mark.parametrize(("method", "path", "body"), [a for a in ACTS if a[0] != "GET" and "preview" not in a[1]])
 def test_a_read_only_desk_changes_nothing(call_api, settings, group, method, path, body):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     response = call_api(method, path.format(f=1, r=1), body)
     assert (response.status_code, response.json()["error"]["code"]) == (403, "read_only")
 

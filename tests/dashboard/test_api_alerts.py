@@ -110,11 +110,11 @@ def test_a_preview_is_drawn_on_history_and_changes_nothing(call_api, settings):
         DepthSample(source="shop", queue="emails", step=60, at=now - timedelta(minutes=45 - n), dead=dead)
         for n, dead in rows
     )
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     found = call_api("POST", "rules/preview", {**DEAD, "days": 3}, role="viewer").json()
     assert (found["fired"], found["notices"], found["step_s"]) == (1, 1, 60)
     assert len(found["series"][0]["points"]) == 40 and not Rule.objects.exists()
-    settings.REDRIVE_READ_ONLY = False
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": False}
     assert call_api("POST", "rules/preview", {**DEAD, "metric": "quarantined"}).json()["untold"]
     assert not AuditEvent.objects.filter(act__startswith="rule").exists()
 

@@ -128,7 +128,7 @@ def test_an_act_that_is_cut_short_in_the_terminal_prints_the_key_that_undoes_it(
     with pytest.raises(CommandError, match="ead-only"):
         call_command("triage", "discard", "state:dead", reason="old", stdout=out, stderr=errors)
     assert states() == {"dead": 200, "discarded": 500}
-    settings.REDRIVE_READ_ONLY = False
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": False}
     forget_configuration(config)
     assert run("undo", out.getvalue().split()[-1]) == "Reverted 500 of 500 jobs.\n"
 
@@ -139,7 +139,7 @@ class ReadOnlyAfterTheFirstLine(io.StringIO):
         self.settings = settings
 
     def write(self, text: str) -> int:
-        self.settings.REDRIVE_READ_ONLY = True
+        self.settings.REDRIVE = self.settings.REDRIVE | {"READ_ONLY": True}
         forget_configuration(config)
         return super().write(text)
 

@@ -22,7 +22,7 @@ URL = "http://127.0.0.1:9/hook?token=very-secret"
 
 @pytest.fixture(autouse=True)
 def loopback(settings):
-    settings.REDRIVE_WEBHOOK_ALLOW = ["127.0.0.1"]
+    settings.REDRIVE = settings.REDRIVE | {"WEBHOOK_ALLOW": ["127.0.0.1"]}
 
 
 def bearer(role: str, source: str = "*"):
@@ -70,7 +70,7 @@ def test_a_channel_is_made_changed_rotated_and_deleted(ann):
 
 
 def test_a_refusal_names_the_field_and_shows_how_to_allow_an_address(ann, settings):
-    settings.REDRIVE_WEBHOOK_ALLOW = []
+    settings.REDRIVE = settings.REDRIVE | {"WEBHOOK_ALLOW": []}
     error = ann("POST", "channels", {"name": "x", "kind": "webhook", "url": URL}, 422)["error"]
     assert (error["code"], error["field"]) == ("invalid", "url")
     assert (

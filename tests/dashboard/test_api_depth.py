@@ -108,6 +108,6 @@ def test_an_absurd_release_is_refused_with_its_field(call_api, changes, field):
 
 
 def test_a_read_only_desk_takes_no_release(call_api, settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     assert call_api("POST", "releases", {"source": "shop", "version": "v2"}).status_code == 403
     assert not Release.objects.exists() and not DepthSample.objects.exists()

@@ -159,7 +159,7 @@ def test_a_preview_gives_the_waits_of_the_vectors(call_api, vector):
 
 def test_a_preview_is_beside_what_is_in_force_and_changes_nothing(call_api, publish_policy, settings):
     publish_policy()
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     found = call_api(
         "POST", "policies/preview", {"policy": EMAILS | {"name": "emails", "max_attempts": 2}, "jobs": 10}
     ).json()

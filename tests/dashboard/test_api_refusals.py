@@ -32,7 +32,7 @@ def test_a_call_to_read_above_the_tokens_role_is_not(call_api):
 
 
 def test_a_changing_call_to_a_read_only_desk_is_written_down(call_api, settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     [failure] = dead_emails()
     answer = call_api("POST", f"failures/{failure.pk}/discard", {}, role="operator")
     assert answer.json()["error"]["code"] == "read_only"

@@ -26,8 +26,8 @@ URL = "http://127.0.0.1:9/hook"
 
 @pytest.fixture(autouse=True)
 def _keys(watched, settings):
-    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
-    settings.REDRIVE_WEBHOOK_ALLOW = ["127.0.0.0/8"]
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
+    settings.REDRIVE = settings.REDRIVE | {"WEBHOOK_ALLOW": ["127.0.0.0/8"]}
     forget_configuration(config)
     yield
     forget_configuration(config)

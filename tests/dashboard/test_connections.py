@@ -73,7 +73,7 @@ def test_a_store_is_spoken_to_in_the_same_words(engine, query, settings):
 
     url = engine.url.removesuffix("0") + f"?{query}"
     connections.check_redis("REDRIVE_REDIS_URL", url)
-    settings.REDRIVE_REDIS_URL = url
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": url}
     config.store.cache_clear()
     try:
         assert config.store().ping()
@@ -106,8 +106,8 @@ def test_a_database_url_that_cannot_be_meant_is_refused_in_one_sentence(url, tex
 def test_a_source_that_only_tests_have_is_refused(settings, tmp_path):
     from jobs_admin import config
 
-    settings.REDRIVE_TEST_BACKENDS = ()
-    settings.REDRIVE_SOURCES = str(tmp_path / "sources.toml")
+    settings.REDRIVE = settings.REDRIVE | {"TEST_BACKENDS": ()}
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(tmp_path / "sources.toml")}
     (tmp_path / "sources.toml").write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\n')
     config.sources.cache_clear()
     with pytest.raises(config.BadConfiguration, match=r"backend 'memory'; known: celery, "):
@@ -148,4 +148,4 @@ def test_a_mail_server_that_cannot_be_read_ends_the_start_and_shows_nothing_of_i
 def test_what_channels_and_heartbeat_are_shown_ends_the_start_where_it_cannot_be_used(monkeypatch, name, value, text):
     monkeypatch.setenv(name, value)
     with pytest.raises(Misconfigured, match=f"^{name}.*{text}.*Nothing was started"):
-        (environment.allowances if name.endswith("ALLOW") else environment.web_address)(name)
+        environment.redrive()

@@ -165,7 +165,7 @@ def test_a_message_whose_key_is_gone_shows_it(ann, shop, settings):
     from cryptography.fernet import Fernet
 
     (pk,) = dead()
-    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
     config.payload_keys.cache_clear()
     answer = ann.get(reverse("redrive:failure-opened", args=[pk]), {"whole": 1})
     assert answer.status_code == 404 and "its key is missing" in answer.content.decode()

@@ -100,7 +100,7 @@ def test_one_job_is_replayed_by_a_plain_form_and_the_page_shows_where(ann, shop)
 
 def test_one_job_of_a_dangerous_task_waits_for_a_second_person_and_the_page_shows_it(ann, shop, settings):
     (pk,) = dead(task="billing.charge")
-    settings.REDRIVE_DANGEROUS_TASKS = ["billing.*"]
+    settings.REDRIVE = settings.REDRIVE | {"DANGEROUS_TASKS": ["billing.*"]}
     text = ann.post(reverse("redrive:failure-replay", args=[pk]), follow=True).content.decode()
     assert Replay.objects.get().state == "awaiting_approval"
     assert "Another operator must approve it before the job is sent." in text and "within seconds" not in text

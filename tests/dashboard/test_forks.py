@@ -14,8 +14,8 @@ import django
 django.setup()
 from django.conf import settings
 from django.db import connection
-from django.template.loader import get_template
 from dashboard.setup import forks
+from dashboard.web.templates import engine
 
 kept, secret = os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY)
 
@@ -24,7 +24,7 @@ def report():
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA cache_size")
         print(cursor.fetchone()[0], os.path.basename(connection.settings_dict["NAME"]))
-    get_template("redrive/failures/list.html#results")
+    engine().get_template("redrive/failures/list.html#results")
 
 with connection.cursor() as cursor:
     cursor.execute("SELECT 1")

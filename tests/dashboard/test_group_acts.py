@@ -241,7 +241,7 @@ def test_a_group_shows_its_share_of_all_dead(ann, watched):
 
 def test_a_read_only_desk_offers_no_acts(otto, watched, settings):
     some()
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     assert b"data-select " not in otto.get("/groups/").content
 
 

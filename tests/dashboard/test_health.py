@@ -44,7 +44,7 @@ def _entry_id(age_s):
 @pytest.mark.parametrize("broken", ["redis", "watch", "ingest"])
 def test_not_ready_when_a_part_is_down(client, watched, settings, broken):
     if broken == "redis":
-        settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+        settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
         config.store.cache_clear()
     elif broken == "watch":
         watched.hset(keys.steps(), "ingest", json.dumps({"at": time.time() - 600}))

@@ -103,7 +103,7 @@ def test_where_no_one_lives_what_is_shown_is_called_stale(ann, fleet):
 
 def test_where_the_store_is_away_policies_are_judged_and_that_is_shown(ann, watched, settings):
     publish()
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     forget_configuration(config)
     page = ann.get("/policies/lint/")
     assert 'data-designed="unreachable"' in page.content.decode()

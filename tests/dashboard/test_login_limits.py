@@ -22,7 +22,7 @@ def user(db, django_user_model):
 
 @pytest.fixture
 def proxied(settings):
-    settings.REDRIVE_TRUSTED_PROXIES = PROXY
+    settings.REDRIVE = settings.REDRIVE | {"TRUSTED_PROXIES": PROXY}
 
 
 def log_in(client, password, forwarded=None, peer="127.0.0.1", name="ann"):
@@ -94,7 +94,7 @@ def test_wrong_passwords_from_elsewhere_leave_the_account_open_behind_a_proxy(cl
 
 
 def test_without_a_trusted_proxy_no_header_is_believed(client, user, settings):
-    settings.REDRIVE_TRUSTED_PROXIES = []
+    settings.REDRIVE = settings.REDRIVE | {"TRUSTED_PROXIES": []}
     codes = [log_in(client, "wrong", f"198.51.100.{n}") for n in range(11)]
     assert codes[-1] == 429
 
@@ -118,7 +118,7 @@ def test_wrong_passwords_from_the_proxy_itself_lock_names_and_not_everyone(clien
 
 
 def test_wrong_passwords_from_an_ipv6_proxy_that_names_no_client_do_not_lock_everyone(client, user, settings):
-    settings.REDRIVE_TRUSTED_PROXIES = [ip_network("2001:db8:7::5")]
+    settings.REDRIVE = settings.REDRIVE | {"TRUSTED_PROXIES": [ip_network("2001:db8:7::5")]}
     AccessAttempt.objects.create(
         username="other", ip_address="2001:db8:7::5", user_agent="", failures_since_start=500, get_data="", post_data="",
         http_accept="", path_info="",
@@ -139,18 +139,18 @@ def test_addresses_of_one_ipv6_site_are_one(client, user, proxied):
 def test_a_network_that_is_none_or_is_everything_ends_the_start(monkeypatch, text):
     monkeypatch.setenv("REDRIVE_TRUSTED_PROXIES", text)
     with pytest.raises(environment.Misconfigured, match=r"REDRIVE_TRUSTED_PROXIES: .* Nothing was started"):
-        environment.networks("REDRIVE_TRUSTED_PROXIES")
+        environment.redrive()
 
 
 @pytest.mark.django_db
 def test_doctor_shows_where_clients_cannot_be_reported_apart(settings, proxied):
     assert checkup.check_logins().findings == []
-    settings.REDRIVE_TRUSTED_PROXIES = []
+    settings.REDRIVE = settings.REDRIVE | {"TRUSTED_PROXIES": []}
     assert checkup.check_logins().findings == []  # at the loopback only
-    settings.REDRIVE_URL = "https://ops.example.com"
+    settings.REDRIVE = settings.REDRIVE | {"URL": "https://ops.example.com"}
     (found,) = checkup.check_logins().findings
     assert found.severity == "warning" and "lock an account for everyone" in found.text
-    settings.REDRIVE_TRUSTED_PROXIES = PROXY
+    settings.REDRIVE = settings.REDRIVE | {"TRUSTED_PROXIES": PROXY}
     AccessAttempt.objects.create(username="ann", ip_address="10.2.3.4", failures_since_start=1)
     (found,) = checkup.check_logins().findings
     assert "the proxy does not send the client" in found.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import InterfaceError, OperationalError, connection
 
-from dashboard.web.views import NO_DATABASE
+from dashboard.web.error_pages import NO_DATABASE
 from jobs_admin.management.commands.token import create
 from tests.kit.pages import HTMX
 

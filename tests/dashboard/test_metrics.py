@@ -120,7 +120,7 @@ def test_checking_spends_nothing_of_a_budget(client, fleet):
 
 
 def test_what_is_not_known_without_the_store_is_left_out_and_the_rest_is_shown(client, fleet, settings):
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     config.store.cache_clear()
     reported = samples(scrape(client))
     assert reported["redrive_store_up"] == {"": 0} and reported["job_queue_dlq_depth"]

@@ -130,7 +130,7 @@ def test_a_watch_that_stopped_is_shown_before_any_number(ann, watched):
 def test_a_store_that_does_not_answer_leaves_the_page_readable(ann, store, settings):
     from jobs_admin import config
 
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     config.store.cache_clear()
     bury()
     text = text_of(ann.get("/"))
@@ -402,7 +402,7 @@ def test_who_may_not_replay_sees_why(vera, otto, watched, settings):
     text = text_of(vera.get("/"))
     assert "Replaying 3 webhooks jobs needs the role operator on shop." in text
     assert "/replays/new/" not in vera.get("/").content.decode()
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     page = otto.get("/")
     assert "The desk is read-only: 3 webhooks jobs cannot be replayed." in text_of(page)
     assert "/replays/new/" not in page.content.decode()

@@ -75,7 +75,7 @@ def test_the_page_of_queues_and_the_doctor_show_no_password(client, django_user_
     from jobs_admin.queues import sampling
     from tests.kit.sources import forget_configuration
 
-    settings.REDRIVE_CELERY_BROKER_URL = url
+    settings.REDRIVE = settings.REDRIVE | {"CELERY_BROKER_URL": url}
     forget_configuration(config)
     from django.utils import timezone
 
@@ -83,7 +83,7 @@ def test_the_page_of_queues_and_the_doctor_show_no_password(client, django_user_
     client.force_login(django_user_model.objects.create_superuser("a"))
     page = client.get("/queues/").content.decode()
     is_without_password(page)
-    settings.REDRIVE_REDIS_URL = url
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": url}
     forget_configuration(config)
     message = run_doctor(call_command)
     assert "REDRIVE_REDIS_URL" in message and "CELERY_BROKER_URL" in message

@@ -98,7 +98,7 @@ def test_hostile_words_stay_words(ann, watched):
 
 def test_a_store_that_is_away_hides_no_job(ann, settings):
     quarantined()
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     config.store.cache_clear()
     text = text_of(ann.get("/quarantine/"))
     assert "3 crashes" in text and "Redrive's store is unreachable." in text

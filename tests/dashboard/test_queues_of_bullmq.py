@@ -30,7 +30,7 @@ def hooks(watched, engine, settings, tmp_path):
         pytest.skip(str(error))
     url = engine.url.removesuffix("/0") + "/7"
     (tmp_path / "sources.toml").write_text(f'[sources.hooks]\nbackend = "bullmq"\nurl = "{url}"\n')
-    settings.REDRIVE_SOURCES = str(tmp_path / "sources.toml")
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(tmp_path / "sources.toml")}
     forget_configuration(config)
     with node.Bullmq(6, url, work=["hooks"], broken=["partner"]) as bull:
         yield bull

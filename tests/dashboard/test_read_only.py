@@ -21,7 +21,7 @@ def token(db):
 
 @pytest.fixture(autouse=True)
 def read_only(token, watched, settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ COMING_AND_GOING = {"login", "logout", "admin:login", "admin:logout"}
 
 
 def test_a_read_only_desk_lets_no_change_through_any_address(desk, root, settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     found, before = [], digest()
     for address in list_addresses("page", "api", "admin"):
         for method in set(address.methods) - {"GET"}:
@@ -76,7 +76,7 @@ def test_a_read_only_desk_lets_no_change_through_any_address(desk, root, setting
 
 
 def test_a_read_only_desk_can_be_checked_everywhere(desk, root, settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     answers = {
         a.route: really(asker_of(root, a).request("GET", a, desk.shop))
         for a in list_addresses("page")

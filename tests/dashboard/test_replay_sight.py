@@ -34,7 +34,7 @@ def two_sources(settings, tmp_path, db):
     file = tmp_path / "sources.toml"
     names = ("shop", "web")
     file.write_text("".join(f'[sources.{name}]\nbackend = "memory"\nurl = "memory:"\n' for name in names))
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     yield
     forget_configuration(config)
@@ -112,7 +112,7 @@ def test_the_api_shows_no_more(client, replay):
 
 @pytest.mark.django_db
 def test_one_that_waits_for_a_second_person_counts_what_is_frozen(two_sources, settings):
-    settings.REDRIVE_APPROVE_ABOVE = "10"
+    settings.REDRIVE = settings.REDRIVE | {"APPROVE_ABOVE": "10"}
     dead(30, queue="emails")
     dead(70, source="web", queue="secrets")
     made = replays.launch(BOB, query="state:dead", reason="back")
@@ -168,7 +168,7 @@ def test_its_record_in_the_admin_shows_nothing_of_another_source(sue, replay, dj
 
 @pytest.mark.django_db
 def test_why_it_needs_a_second_person_names_no_task_of_another_source(two_sources, settings, sue):
-    settings.REDRIVE_DANGEROUS_TASKS = ["web.*"]
+    settings.REDRIVE = settings.REDRIVE | {"DANGEROUS_TASKS": ["web.*"]}
     dead(3, queue="emails", task="shop.ours")
     dead(7, source="web", queue="secrets", task="web.secret")
     made = replays.launch(BOB, query="state:dead", reason="back")

@@ -200,7 +200,7 @@ def test_what_is_left_out_and_may_be_accepted_has_a_box_that_stays_ticked(ann, s
 
 
 def test_above_the_size_the_button_requests_approval_and_nothing_is_sent(ann, shop, settings):
-    settings.REDRIVE_APPROVE_ABOVE = "5"
+    settings.REDRIVE = settings.REDRIVE | {"APPROVE_ABOVE": "5"}
     dead(6)
     page = ann.get(NEW, {"q": "queue:webhooks"})
     assert "Request approval to replay 6 jobs to webhooks" in page.content.decode()
@@ -926,7 +926,7 @@ def test_what_waits_is_called_the_same_in_bar_tabs_and_rows(ann, shop):
 
 
 def test_a_second_person_sees_what_they_approve(ann, otto, shop, django_user_model, settings):
-    settings.REDRIVE_APPROVE_ABOVE = "3"
+    settings.REDRIVE = settings.REDRIVE | {"APPROVE_ABOVE": "3"}
     user = django_user_model.objects.get(username="ann")
     by = Viewer("ann", {"*": "admin"}, user_id=user.pk)
     ids = [*dead(300, tenant="acme", queue="emails"), *dead(100, tenant="cobalt", task="shop.refund")]
@@ -937,7 +937,7 @@ def test_a_second_person_sees_what_they_approve(ann, otto, shop, django_user_mod
 
 
 def test_of_many_a_second_person_sees_some_evenly_and_only_of_their_sources(shop, settings, monkeypatch):
-    settings.REDRIVE_APPROVE_ABOVE = "1"
+    settings.REDRIVE = settings.REDRIVE | {"APPROVE_ABOVE": "1"}
     ids = [*dead(700, tenant="acme"), *dead(700, tenant="cobalt")]
     replay = replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
     monkeypatch.setattr(spread, "SAMPLED", 200)

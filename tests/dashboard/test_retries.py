@@ -32,7 +32,7 @@ def table(settings, tmp_path, store):
     made = OnSQLite(tmp_path / "shop.db")
     file = tmp_path / "sources.toml"
     file.write_text(f'[sources.shop]\nbackend = "jobs_table"\nurl = "{made.url}"\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     for n in (1, 2, 3):
         made.enqueue(f"j{n}", max_attempts=9)

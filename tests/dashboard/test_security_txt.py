@@ -13,8 +13,10 @@ PATH = "/.well-known/security.txt"
 
 
 def test_it_names_the_contacts_and_queries_no_database(client, settings, django_assert_num_queries):
-    settings.REDRIVE_SECURITY_CONTACT = ["mailto:security@example.com", "https://example.com/report"]
-    settings.REDRIVE_URL = "https://ops.example.com"
+    settings.REDRIVE = settings.REDRIVE | {
+        "SECURITY_CONTACT": ["mailto:security@example.com", "https://example.com/report"]
+    }
+    settings.REDRIVE = settings.REDRIVE | {"URL": "https://ops.example.com"}
     answer = client.get(PATH)
     assert (answer.status_code, answer["Content-Type"]) == (200, "text/plain; charset=utf-8")
     lines = answer.content.decode().splitlines()
@@ -26,7 +28,7 @@ def test_it_names_the_contacts_and_queries_no_database(client, settings, django_
 
 @pytest.mark.django_db
 def test_without_a_contact_there_is_no_such_page(client, settings):
-    settings.REDRIVE_SECURITY_CONTACT = []
+    settings.REDRIVE = settings.REDRIVE | {"SECURITY_CONTACT": []}
     assert client.get(PATH).status_code == 404
 
 
@@ -41,7 +43,7 @@ def test_without_a_contact_there_is_no_such_page(client, settings):
 )
 def test_contacts_are_addresses_of_mail_pages_and_telephones(monkeypatch, given, contacts):
     monkeypatch.setenv("REDRIVE_SECURITY_CONTACT", given)
-    assert environment.contacts("REDRIVE_SECURITY_CONTACT") == contacts
+    assert environment.redrive()["SECURITY_CONTACT"] == contacts
 
 
 @pytest.mark.parametrize(
@@ -50,4 +52,4 @@ def test_contacts_are_addresses_of_mail_pages_and_telephones(monkeypatch, given,
 def test_what_is_no_contact_ends_the_start(monkeypatch, given):
     monkeypatch.setenv("REDRIVE_SECURITY_CONTACT", given)
     with pytest.raises(environment.Misconfigured, match=re.escape("REDRIVE_SECURITY_CONTACT: ")):
-        environment.contacts("REDRIVE_SECURITY_CONTACT")
+        environment.redrive()

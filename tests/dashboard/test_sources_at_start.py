@@ -17,7 +17,7 @@ def start(settings, monkeypatch, tmp_path):
     def check(text: str) -> list[str]:
         path = tmp_path / "sources.toml"
         path.write_text(text)
-        settings.REDRIVE_SOURCES = str(path)
+        settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(path)}
         monkeypatch.setenv("REDRIVE_SOURCES", str(path))
         forget_configuration(config)
         return connections.check_sources()

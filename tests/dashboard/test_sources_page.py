@@ -139,7 +139,7 @@ def test_doctor_names_a_key_that_cannot_be_opened(settings):
     from tests.kit.sources import forget_configuration
 
     key = source_keys.create(ENGINE, "shop")
-    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
     forget_configuration(config)
     (found,) = checkup.check_signatures(timezone.now()).findings
     assert found.text.startswith(f"The key {key.id} cannot be decrypted")

@@ -36,7 +36,7 @@ def table(settings, tmp_path, watched):
         '[sources.shop]\nbackend = "memory"\nurl = "memory:"\n'
         '[sources.table]\nbackend = "memory"\nurl = "memory:"\nkeeps_dead = true\n'
     )
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     yield config.adapter("table")
     forget_configuration(config)
@@ -142,7 +142,7 @@ def node(settings, tmp_path, watched):
     """A dead job of a BullMQ, whose data is an object. Nothing listens there: no look at it is needed."""
     file = tmp_path / "sources.toml"
     file.write_text('[sources.node]\nbackend = "bullmq"\nurl = "redis://127.0.0.1:1/0"\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     (failure,) = bury(1, source="node", queue="billing", args="[]", kwargs='{"a": 1}')
     fields = {b"name": b"charge", b"data": b'{"a":1}'}

@@ -247,7 +247,7 @@ def test_a_wrong_word_about_depth_is_refused_in_a_sentence(arguments, sentence):
 
 def test_a_read_only_desk_shows_everything_and_changes_nothing(alert, names, settings):
     made = answer("silences", "add", "--source", "shop", "--for", "2h", "--comment", "x")
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     for act in (
         ("groups", "resolve", names[0]),
         ("groups", "undo", "1-2"),

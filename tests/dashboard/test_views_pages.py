@@ -94,7 +94,7 @@ def test_the_list_is_exported_as_a_file_named_by_the_time_and_that_is_audited(ve
 def test_an_export_is_no_get_and_works_in_a_read_only_desk(vera, settings):
     bury(1)
     assert vera.get(reverse("redrive:failure-export", args=["csv"])).status_code == 405
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     answer = vera.post(reverse("redrive:failure-export", args=["csv"]), {"q": ""})
     assert answer.status_code == 200 and answer.getvalue().count(b"\r\n") == 3
 

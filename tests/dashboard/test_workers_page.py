@@ -171,7 +171,7 @@ def test_a_policy_for_other_sources_is_not_named_by_a_worker_that_cannot_read_it
 
 def test_without_the_store_the_stored_facts_are_shown_and_no_others_are_claimed(ann, call_api, shops, settings):
     hear(shops, jobs=["job-1"])
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     forget_configuration(config)
     text = text_of(ann.get("/workers/"))
     assert "The store does not answer." in text and "w1@a" in text and "hooks v3" not in text

@@ -14,7 +14,7 @@ HERE, MOVED = "http://127.0.0.1:9001", "http://127.0.0.1:9002"
 
 @pytest.fixture(autouse=True)
 def allow_local_webhooks(settings, first_rules):
-    settings.REDRIVE_WEBHOOK_ALLOW = ["127.0.0.1"]
+    settings.REDRIVE = settings.REDRIVE | {"WEBHOOK_ALLOW": ["127.0.0.1"]}
 
 
 def test_every_rule_calls_the_pager_and_one_watches_the_customer_of_the_incident():
@@ -48,6 +48,6 @@ def test_a_partner_on_another_port_takes_its_pager_along_and_keeps_the_secret():
 
 
 def test_a_read_only_desk_is_left_as_it_is(settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     first_start.create_alerts(HERE, pager.new_secret())
     assert not Channel.objects.exists()

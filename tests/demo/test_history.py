@@ -76,7 +76,7 @@ def test_each_error_text_quotes_its_own_job(reports):
 @pytest.mark.server
 @pytest.mark.django_db(transaction=True)
 def test_it_lands_through_the_real_ingest(store, settings, reports):
-    settings.REDRIVE_DEMO_BROKER_URL = settings.REDRIVE_REDIS_URL
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": settings.REDRIVE["REDIS_URL"]}
     history.write(store, reports)
     wait_until(
         lambda: not store.xlen(keys.failures("shop")),

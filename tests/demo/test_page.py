@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.server, pytest.mark.django_db]
 @pytest.fixture
 def demo(store, settings, service):
     """A desk with the demo: its broker, and its partner."""
-    settings.REDRIVE_DEMO_BROKER_URL = settings.REDRIVE_REDIS_URL
-    settings.REDRIVE_DEMO_PARTNER_URL = service.url
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": settings.REDRIVE["REDIS_URL"]}
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_PARTNER_URL": service.url}
     control.broker.cache_clear()
     yield service
     control.broker.cache_clear()
@@ -194,8 +194,11 @@ def test_without_the_demo_there_is_no_such_page(client, store):
 def test_what_reached_the_pager_is_on_the_page_with_links_to_this_desk_alone(client, store, settings):
     secret = pager.new_secret()
     service = partner.Partner(pager_secret=secret).serve_in_thread()
-    settings.REDRIVE_DEMO_BROKER_URL, settings.REDRIVE_DEMO_PARTNER_URL = settings.REDRIVE_REDIS_URL, service.url
-    settings.REDRIVE_URL = "https://desk.example"
+    settings.REDRIVE = settings.REDRIVE | {
+        "DEMO_BROKER_URL": settings.REDRIVE["REDIS_URL"],
+        "DEMO_PARTNER_URL": service.url,
+    }
+    settings.REDRIVE = settings.REDRIVE | {"URL": "https://desk.example"}
     now = datetime.now(UTC)
     notice = {"title": "Dead <b>", "url": "https://desk.example/alerts/7/", "replay_url": "https://elsewhere.example/"}
     notice |= {"metric": "quarantined", "failures_url": "https://desk.example/failures/?q=x"}

@@ -44,7 +44,7 @@ def test_a_policy_of_ones_own_for_the_same_jobs_goes_first():
 
 
 def test_a_desk_that_is_read_only_starts_without_them(settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     shop.publish_policies()
     assert in_force() == {}
 

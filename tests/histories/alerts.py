@@ -84,7 +84,7 @@ class Alerts(CeleryDesk):
         from jobs_admin.models.access import ADMIN, OPERATOR, Viewer
         from tests.kit.endpoints import Endpoint
 
-        settings.REDRIVE_WEBHOOK_ALLOW = ["127.0.0.0/8"]
+        settings.REDRIVE = settings.REDRIVE | {"WEBHOOK_ALLOW": ["127.0.0.0/8"]}
         self.ann, self.bob = Viewer("ann", {"*": ADMIN}), Viewer("bob", {"*": OPERATOR})
         self.receivers = [Receiver(), Receiver()]
         self._endpoints = []

@@ -24,7 +24,7 @@ SOON = NOW + timedelta(hours=1)
 def shop(settings, tmp_path):
     file = tmp_path / "sources.toml"
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     yield
     forget_configuration(config)

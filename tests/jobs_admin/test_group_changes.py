@@ -122,7 +122,7 @@ def test_a_viewer_changes_nothing_and_the_try_is_written_down():
 
 
 def test_a_read_only_desk_changes_no_group(settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     for act in (
         lambda: group_changes.change_many(ANN, some(1), {"state": "resolved"}),
         lambda: group_changes.undo(ANN, "1-2"),

@@ -177,7 +177,7 @@ def test_a_rule_of_which_no_source_is_known_takes_the_role_on_all():
 
 def test_a_read_only_desk_saves_and_withdraws_no_rule(settings):
     one, other = bury(1), bury(1, task="refund")
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     assert refusal(group_rules.save, ANN, "merge", groups=[one.fingerprint, other.fingerprint]) == "read_only"
 
 

@@ -27,7 +27,7 @@ def victim(store, engine, settings, tmp_path, monkeypatch):
     file.write_text(
         "".join(f'[sources.{name}]\nbackend = "celery"\nurl = "{url}/{n}"\n' for n, name in enumerate((SHOP, EVIL), 1))
     )
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     make_user(store)
     with redis.Redis.from_url(f"{url}/1") as broker:

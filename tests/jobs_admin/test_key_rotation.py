@@ -41,14 +41,14 @@ def own_round(store):
 
 
 def set_keys(settings, *chosen: str) -> None:
-    settings.REDRIVE_PAYLOAD_KEYS = list(chosen)
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": list(chosen)}
     forget_configuration(config)
     key_rotation.begin_again()
 
 
 def put_in_front(settings) -> tuple[str, str]:
     """A new key before the one of now; answers both."""
-    [old], new = settings.REDRIVE_PAYLOAD_KEYS, Fernet.generate_key().decode()
+    [old], new = settings.REDRIVE["PAYLOAD_KEYS"], Fernet.generate_key().decode()
     set_keys(settings, new, old)
     return new, old
 
@@ -153,7 +153,7 @@ def test_rows_with_the_id_of_another_key_come_along_or_are_reported(settings):
 
 def test_a_row_whose_key_is_missing_stays_and_comes_along_once_the_key_is_back(settings):
     report(3)
-    [old], new = settings.REDRIVE_PAYLOAD_KEYS, Fernet.generate_key().decode()
+    [old], new = settings.REDRIVE["PAYLOAD_KEYS"], Fernet.generate_key().decode()
     [name] = unsealing.key_ids()
     before = bytes(Payload.objects.first().body)
     set_keys(settings, new)
@@ -203,7 +203,7 @@ def test_a_row_that_changes_under_the_same_old_key_keeps_its_change(settings):
 
 def test_of_rows_without_a_known_key_every_page_is_tried(settings, monkeypatch):
     report(5)
-    [old], new = settings.REDRIVE_PAYLOAD_KEYS, Fernet.generate_key().decode()
+    [old], new = settings.REDRIVE["PAYLOAD_KEYS"], Fernet.generate_key().decode()
     Payload.objects.update(payload_key=UNKNOWN)
     set_keys(settings, new, old)
     monkeypatch.setattr(key_rotation, "_MOST_ROWS", 2)
@@ -220,7 +220,7 @@ def test_a_message_that_a_worker_encrypted_for_the_old_key_is_filed_after_it_wen
     ingest.file([(b"1-1", sealed | {b"v": b"99"})])
     Unfiled.objects.update(body=config.payload_keys().encrypt(old_document(sealed | {b"v": b"99"})), payload_key=None)
     new, _ = put_in_front(settings)
-    late = encode(sealer(id_key(settings.REDRIVE_PAYLOAD_KEYS[1]))(envelope("j2")))
+    late = encode(sealer(id_key(settings.REDRIVE["PAYLOAD_KEYS"][1]))(envelope("j2")))
     ingest.file([(b"2-1", late | {b"v": b"99"})])  # of a worker that has the old public key still
     rotate()
     set_keys(settings, new)
@@ -360,7 +360,7 @@ def test_a_message_for_a_key_whose_id_is_none_is_no_report(key):
 
 def test_a_store_that_does_not_answer_leaves_no_key_free(settings):
     put_in_front(settings)
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     config.store.cache_clear()
     assert "The store does not answer" in rotation().must_stay(rotation().older[0])[0]
 
@@ -377,7 +377,7 @@ def test_what_workers_encrypted_for_a_key_that_went_is_reported(settings):
 def test_a_read_only_desk_changes_nothing(settings):
     report(1)
     put_in_front(settings)
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     assert key_rotation.step() is False and rotation().remaining == 1
     with pytest.raises(CommandError, match="read-only"):
         run()

@@ -116,7 +116,7 @@ def test_a_store_that_is_away_is_reported_and_policies_are_judged_all_the_same(s
     from tests.kit.sources import forget_configuration
 
     publish()
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     forget_configuration(config)
     report = linting.report(ENGINE, NOW)
     assert not report.reported.is_reachable

@@ -38,7 +38,7 @@ def sources(store, engine, settings, tmp_path):
             f'[sources.{name}]\nbackend = "bullmq"\nurl = "{url}"\nprefix = "{name}"\n' for name in ("shop", "tidy")
         )
     )
-    settings.REDRIVE_SOURCES = str(tmp_path / "sources.toml")
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(tmp_path / "sources.toml")}
     forget_configuration(config)
     sampling._checked_at.clear()
     yield url

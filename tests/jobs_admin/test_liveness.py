@@ -38,7 +38,7 @@ def test_what_is_late_since_another_day_names_it(watched):
 
 
 def test_a_store_that_does_not_answer_is_reported_and_has_no_lag(settings):
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     config.store.cache_clear()
     assert "No answer" in liveness.find_stale(NOW).text
     with pytest.raises(redis.RedisError):

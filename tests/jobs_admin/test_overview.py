@@ -151,7 +151,7 @@ def test_a_watch_that_stopped_is_reported_with_the_time(watched):
 
 
 def test_a_store_that_does_not_answer_is_reported(settings):
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     config.store.cache_clear()
     assert "No answer from Redrive's own Redis" in str(overview.sentence(ENGINE, NOW))
 

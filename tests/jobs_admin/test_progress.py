@@ -42,7 +42,7 @@ def shop(store, engine, settings, tmp_path, first_rules):
         file.write_text(
             f'[sources.shop]\nbackend = "bullmq"\nurl = "redis://reader:opensesame@{host}/6"\nqueues = ["emails"]\n'
         )
-        settings.REDRIVE_SOURCES = str(file)
+        settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
         forget_configuration(config)
         yield owner
         owner.execute_command("ACL", "DELUSER", "reader")

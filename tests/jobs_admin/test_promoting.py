@@ -46,7 +46,7 @@ def sources(engine, store, settings, tmp_path):
         '[sources.away]\nbackend = "celery"\nurl = "amqp://127.0.0.1:1//"\n'
         f'[sources.shop]\nbackend = "celery"\nurl = "{engine.url.removesuffix("/0")}/5"\n'
     )
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     promoting._places.clear()
     promoting._closed_until.clear()

@@ -34,7 +34,7 @@ def table(settings, tmp_path, monkeypatch):
     """The source `table`, in this process, which keeps its dead letters."""
     file = tmp_path / "sources.toml"
     file.write_text('[sources.table]\nbackend = "memory"\nurl = "memory:"\nkeeps_dead = true\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     # The dead are asked for every few seconds: here at each round.
     monkeypatch.setattr(rechecking, "_BETWEEN_S", 0.0)
@@ -330,7 +330,7 @@ def test_the_step_gives_each_such_source_a_thread_until_it_is_taken_out(table, t
     assert pulling.step("watch") is False
     thread = pulling._threads["table"]
     wait_until(lambda: table.filed_up_to, "the mark")
-    settings.REDRIVE_SOURCES = ""
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": ""}
     forget_configuration(config)
     thread.join(90)
     assert not thread.is_alive()
@@ -340,7 +340,7 @@ def test_the_step_gives_each_such_source_a_thread_until_it_is_taken_out(table, t
 def test_a_source_whose_adapter_cannot_be_made_keeps_no_other_from_being_read(table, monkeypatch, settings, tmp_path):
     file = tmp_path / "two.toml"
     file.write_text("".join(f'[sources.{name}]\nbackend = "memory"\nurl = "memory:"\n' for name in ("bad", "table")))
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     requests = []
 

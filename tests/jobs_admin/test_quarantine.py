@@ -130,11 +130,11 @@ class TestSuspects:
         assert self.store.info("stats")["total_net_output_bytes"] - before < 40_000
 
     def test_a_store_that_is_away_is_reported(self, settings):
-        settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+        settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
         config.store.cache_clear()
         assert quarantine.suspects(SHOP) is None
 
     def test_a_store_that_no_one_named_is_reported_too(self, settings):
-        settings.REDRIVE_REDIS_URL = ""
+        settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": ""}
         config.store.cache_clear()
         assert quarantine.suspects(SHOP) is None

@@ -26,7 +26,7 @@ class TestADesk(Queues):
             f'[sources.bus]\nbackend = "rabbitmq"\nurl = "{self.node.url}"\nmode = "{mode}"\n'
             f'management_url = "{self.node.management_url}"\ndead_letter_queues = ["{self.dlq}"]\n'
         )
-        settings.REDRIVE_SOURCES = str(file)
+        settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
         forget_configuration(config)
         yield
         config.adapter("bus").close()

@@ -55,7 +55,7 @@ def test_any_word_from_the_worker_is_better_than_our_guess(kind, state):
 def test_a_longer_visibility_timeout_of_the_source_is_waited_for(settings, tmp_path):
     file_ = tmp_path / "sources.toml"
     file_.write_text('[sources.shop]\nbackend = "celery"\nurl = "redis://127.0.0.1:1/0"\nvisibility_timeout = 7200\n')
-    settings.REDRIVE_SOURCES = str(file_)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file_)}
     config.sources.cache_clear()
     file(report(kind="retry"))
     ingest.reconcile(LATE)
@@ -100,10 +100,10 @@ def test_while_no_one_can_hear_nothing_is_lost(store, settings):
     entry = store.xadd(keys.failures("shop"), {b"v": b"1"}, id=f"{int(LATE.timestamp() * 1000) - 61_000}-0")
     assert state_at(LATE) == "retrying"
     store.xdel(keys.failures("shop"), entry)
-    settings.REDRIVE_REDIS_URL = ""
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": ""}
     config.store.cache_clear()
     assert state_at(LATE) == "retrying"
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     config.store.cache_clear()
     assert state_at(LATE) == "retrying"
 

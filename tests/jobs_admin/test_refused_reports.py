@@ -97,7 +97,7 @@ def test_of_workers_that_are_away_what_was_refused_lately_counts_until_it_ends_o
 def test_a_desk_without_a_store_still_knows_what_was_refused(desk, settings):
     end()
     file(entry())
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     config.store.cache_clear()
     assert len(warnings()) == 1
 

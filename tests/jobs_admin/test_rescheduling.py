@@ -32,7 +32,7 @@ def table(settings, tmp_path):
     made = OnSQLite(tmp_path / "shop.db")
     file = tmp_path / "sources.toml"
     file.write_text(f'[sources.shop]\nbackend = "jobs_table"\nurl = "{made.url}"\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     yield made
     made.close()
@@ -253,7 +253,7 @@ def test_only_an_operator_of_the_source_may_and_each_refusal_is_written_down(tab
     with pytest.raises(Refused) as refused:
         rescheduling.plan(BEN, query="", change=EXPONENTIAL)
     assert refused.value.code == "forbidden" and not AuditEvent.objects.get().allowed
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     with pytest.raises(Refused) as refused:
         rescheduling.plan(ANN, query="", change=EXPONENTIAL)
     assert refused.value.code == "read_only" and not Reschedule.objects.exists()
@@ -353,7 +353,7 @@ def test_an_act_that_is_taken_back_while_it_is_under_way_changes_nothing_more(ta
 def test_a_source_that_can_no_longer_be_rescheduled_stops_it_with_the_reason(table, settings):
     fail_often(table, "j", 1), pull()
     planned = rescheduling.plan(ANN, query="", change=EXPONENTIAL)
-    with open(settings.REDRIVE_SOURCES, "a") as file:
+    with open(settings.REDRIVE["SOURCES"], "a") as file:
         file.write('columns = {scheduled_at = ""}\n')
     config.adapter("shop").close()
     forget_configuration(config)

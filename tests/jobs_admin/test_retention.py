@@ -322,7 +322,7 @@ def test_numbers_over_time_workers_and_groups_go_in_their_time():
 
 
 def test_settings_report_what_is_stored(settings):
-    settings.REDRIVE_KEEP, settings.REDRIVE_KEEP_BYTES = "dead=ever, recovered+gone=2d", "1.5GB"
+    settings.REDRIVE = settings.REDRIVE | {"KEEP": "dead=ever, recovered+gone=2d", "KEEP_BYTES": "1.5GB"}
     bury(age=5000 * DAY), bury(age=3 * DAY, state="recovered")
     assert retention.prune(NOW).failures == {"recovered": 1}
     assert "recovered and gone 2d" in retention.in_words() and "dead for ever" in retention.in_words()
@@ -331,7 +331,7 @@ def test_settings_report_what_is_stored(settings):
 
 @pytest.mark.parametrize("text", ["dead=3x", "dead=5m", "retrying=3d", "d", "dead=-1d", "=3d"])
 def test_a_setting_that_is_not_understood_is_refused_by_name(settings, text):
-    settings.REDRIVE_KEEP = text
+    settings.REDRIVE = settings.REDRIVE | {"KEEP": text}
     with pytest.raises(retention.config.BadConfiguration, match="REDRIVE_KEEP"):
         retention.prune(NOW)
 
@@ -341,14 +341,14 @@ def test_a_length_of_time_that_leads_before_all_dates_is_refused_with_a_sentence
     bury()
     with pytest.raises(CommandError, match=f"--older-than: '{text}' is longer than 36500d"):
         call_command("prune", "--older-than", text)
-    settings.REDRIVE_KEEP = f"dead={text}"
+    settings.REDRIVE = settings.REDRIVE | {"KEEP": f"dead={text}"}
     with pytest.raises(retention.config.BadConfiguration, match=f"REDRIVE_KEEP: '{text}' is longer"):
         retention.prune(NOW)
     assert len(stored_failures()) == 1
 
 
 def test_the_longest_length_of_time_can_be_used(settings):
-    settings.REDRIVE_KEEP = "36500d"
+    settings.REDRIVE = settings.REDRIVE | {"KEEP": "36500d"}
     bury()
     assert retention.prune(NOW).count == 0 and len(stored_failures()) == 1
 
@@ -366,7 +366,7 @@ def test_the_command_reports_the_numbers(capsys):
 
 
 def test_a_read_only_desk_keeps_everything(settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     bury(3)
     assert retention.step(NOW) is False and retention.prune(NOW, dry_run=True).count == 3
     with pytest.raises(CommandError, match="read-only"):

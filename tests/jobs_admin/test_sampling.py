@@ -35,7 +35,7 @@ def sources(store, engine, settings, tmp_path):
         file = tmp_path / "sources.toml"
         tables = (f'[sources.{n}]\nbackend = "celery"\nurl = "{u}"\nqueues = ["emails"]\n' for n, u in urls.items())
         file.write_text("".join(tables))
-        settings.REDRIVE_SOURCES = str(file)
+        settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
         config.sources.cache_clear()
         config.adapter.cache_clear()
         sampling._checked_at.clear()
@@ -171,7 +171,7 @@ def test_who_works_on_a_queue_is_queried_once_a_minute_and_the_guarded_count_eve
 ):
     file = tmp_path / "sources.toml"
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails", "idle"]\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     sampling._checked_at.clear()
     config.adapter("shop").consumers = {"emails": {"w1", "bare"}}
@@ -188,7 +188,7 @@ def test_who_works_on_a_queue_is_queried_once_a_minute_and_the_guarded_count_eve
 def test_a_worker_of_a_source_that_knows_it_by_another_name_is_counted_once(store, settings, tmp_path):
     file = tmp_path / "sources.toml"
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails"]\nkeeps_dead = true\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     sampling._checked_at.clear()
     config.adapter("shop").consumers = {"emails": {"127.0.0.1:4711", "127.0.0.1:4712"}}  # BullMQ's are connections
@@ -200,7 +200,7 @@ def test_a_worker_of_a_source_that_knows_it_by_another_name_is_counted_once(stor
 def test_a_guarded_worker_that_ended_since_it_was_queried_is_no_worker_without_a_guard(store, settings, tmp_path):
     file = tmp_path / "sources.toml"
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails"]\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     sampling._checked_at.clear()
     config.adapter("shop").consumers = {"emails": {"w1", "bare"}}

@@ -100,7 +100,7 @@ def test_every_act_on_a_view_is_written_down_and_every_refusal(people):
 
 
 def test_a_read_only_desk_keeps_its_views_as_they_are(people, settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     assert refusal(saved_views.save, people["ann"], name="A", query="x").code == "read_only"
 
 

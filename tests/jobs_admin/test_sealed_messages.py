@@ -69,12 +69,15 @@ def test_what_is_no_key_is_refused(key):
 @pytest.mark.django_db
 def test_what_no_key_opens_is_stored_raw_and_filed_once_its_key_is_back(settings, store):
     entry = encode(sealer(unsealing.public_key())(build_envelope()))
-    old, settings.REDRIVE_PAYLOAD_KEYS = settings.REDRIVE_PAYLOAD_KEYS, [Fernet.generate_key().decode()]
+    old = settings.REDRIVE["PAYLOAD_KEYS"]
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
     forget_configuration(config)
     assert ingest.file([(b"1-1", entry)]).unfiled == 1
     unfiled = Unfiled.objects.get()
     assert "which belongs to none of REDRIVE_PAYLOAD_KEYS" in unfiled.why and not Failure.objects.exists()
-    settings.REDRIVE_PAYLOAD_KEYS = [*settings.REDRIVE_PAYLOAD_KEYS, *old]  # rotated, and the old one is kept
+    settings.REDRIVE = settings.REDRIVE | {
+        "PAYLOAD_KEYS": [*settings.REDRIVE["PAYLOAD_KEYS"], *old]
+    }  # rotated, and the old one is kept
     forget_configuration(config)
     refiling.restart()
     while refiling.step():

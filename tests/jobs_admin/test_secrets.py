@@ -129,12 +129,12 @@ def broken_shop(tmp_path_factory):
 @pytest.fixture
 def desk(broken_shop, settings):
     """The desk of that store, with all of it filed."""
-    settings.REDRIVE_REDIS_URL = broken_shop.store.url
-    settings.REDRIVE_DEMO_BROKER_URL, settings.REDRIVE_CELERY_BROKER_URL, settings.REDRIVE_SOURCES = (
-        broken_shop.broker_url,
-        "",
-        "",
-    )
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": broken_shop.store.url}
+    settings.REDRIVE = settings.REDRIVE | {
+        "DEMO_BROKER_URL": broken_shop.broker_url,
+        "CELERY_BROKER_URL": "",
+        "SOURCES": "",
+    }
     forget_configuration(config)
     ingest.file(broken_shop.entries)
     yield broken_shop
@@ -224,7 +224,7 @@ def test_no_page_no_answer_and_no_file_has_one(desk, django_user_model, caplog):
 
 
 def test_nothing_of_them_is_left_in_redis_once_they_are_filed(broken_shop, settings):
-    settings.REDRIVE_REDIS_URL = broken_shop.store.url
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": broken_shop.store.url}
     forget_configuration(config)
     with redis.Redis.from_url(broken_shop.store.url) as client:
         for _ in range(200):

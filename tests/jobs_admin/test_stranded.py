@@ -35,7 +35,7 @@ ANN, EVE = Viewer("ann", {"*": OPERATOR}), Viewer("eve", {"*": VIEWER})
 def broker(engine, store, settings):
     url = engine.url.removesuffix("/0") + "/1"
     redis.Redis.from_url(url).flushdb()
-    settings.REDRIVE_DEMO_BROKER_URL = url
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": url}
     forget_configuration(config)
     yield url
     forget_configuration(config)

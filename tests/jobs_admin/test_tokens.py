@@ -141,7 +141,7 @@ def test_a_replay_of_everything_has_to_be_meant():
 
 
 def test_a_source_that_no_one_configured_is_warned_of_with_those_that_are(store, settings):
-    settings.REDRIVE_CELERY_BROKER_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"CELERY_BROKER_URL": "redis://127.0.0.1:1/0"}
     forget_configuration(config)
     _, err = run("token", "create", "y", "--role", "viewer", "--source", "nosuch")
     assert "no source 'nosuch' is configured here; known: celery." in err

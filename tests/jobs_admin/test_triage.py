@@ -87,7 +87,7 @@ def test_sources_without_the_right_are_left_alone(shop, bury):
 
 
 def test_nothing_is_discarded_in_a_read_only_desk(shop, bury, settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     assert refusal(triage.discard, ANN, selection=bury()).code == "read_only"
     assert states() == ["dead"]
 

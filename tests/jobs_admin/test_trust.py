@@ -125,7 +125,7 @@ def _away(execute, sql, params, many, context):
 
 
 def test_a_key_that_no_payload_key_opens_is_no_key_and_reports_it(key, settings):
-    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
     forget_configuration(config)
     assert file(entry(key=key)).unfiled == 1
     assert "cannot be opened with REDRIVE_PAYLOAD_KEYS" in Unfiled.objects.get().why

@@ -85,7 +85,7 @@ def test_an_act_of_another_person_or_that_was_refused_or_without_a_right_is_not_
 
 def test_a_desk_that_is_read_only_offers_nothing(otto, settings):
     triage.act_on(otto, "discard", dead(1), reason="x")
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     assert isinstance(latest(otto), Done)
 
 

@@ -28,7 +28,7 @@ _numbers = itertools.count()
 def configure(settings, tmp_path, text):
     file = tmp_path / "sources.toml"
     file.write_text(text)
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
 
 

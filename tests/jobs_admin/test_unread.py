@@ -37,7 +37,9 @@ def find_sound() -> set[str]:
 
 @pytest.fixture(autouse=True)
 def shop(settings):
-    settings.REDRIVE_DEMO_BROKER_URL = "redis://127.0.0.1:1/0"  # the source `shop`; nobody asks it
+    settings.REDRIVE = settings.REDRIVE | {
+        "DEMO_BROKER_URL": "redis://127.0.0.1:1/0"
+    }  # the source `shop`; nobody asks it
     forget_configuration(config)
     yield
     forget_configuration(config)

@@ -36,7 +36,7 @@ def shop(store, settings, tmp_path, transactional_db):
     """A source in this process, and a watch that is alive while the test looks."""
     file = tmp_path / "sources.toml"
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     for step in ("ingest", "sample", "judge"):
         store.hset(keys.steps(), step, json.dumps({"at": timezone.now().timestamp() + 200}))

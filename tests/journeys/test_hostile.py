@@ -81,11 +81,11 @@ def hostile(store, settings, tmp_path, transactional_db):
     """Rows of every kind, with a payload in every field that a worker or a person fills."""
     file = tmp_path / "sources.toml"
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\n')
-    settings.REDRIVE_SOURCES = str(file)
-    settings.REDRIVE_DEMO_BROKER_URL, settings.REDRIVE_DEMO_PARTNER_URL = (
-        settings.REDRIVE_REDIS_URL,
-        "http://127.0.0.1:9",
-    )
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
+    settings.REDRIVE = settings.REDRIVE | {
+        "DEMO_BROKER_URL": settings.REDRIVE["REDIS_URL"],
+        "DEMO_PARTNER_URL": "http://127.0.0.1:9",
+    }
     for answer in (config.sources, config.adapter):
         answer.cache_clear()
     now = timezone.now()

@@ -23,7 +23,7 @@ def table(settings, tmp_path, store, transactional_db):
     made = OnSQLite(tmp_path / "shop.db")
     file = tmp_path / "sources.toml"
     file.write_text(f'[sources.shop]\nbackend = "jobs_table"\nurl = "{made.url}"\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     for n in range(40):
         made.enqueue(f"j{n}", max_attempts=9)

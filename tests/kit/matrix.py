@@ -270,9 +270,9 @@ def create_desk(settings: Any, folder: Any) -> Desk:
     """Two sources, and what belongs to both. The store must be there."""
     file = folder / "sources.toml"
     file.write_text("".join(f'[sources.{name}]\nbackend = "memory"\nurl = "memory:"\n' for name in (SHOP, BANK)))
-    settings.REDRIVE_SOURCES = str(file)
-    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
-    settings.REDRIVE_SECURITY_CONTACT = ["mailto:security@example.com"]
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
+    settings.REDRIVE = settings.REDRIVE | {"SECURITY_CONTACT": ["mailto:security@example.com"]}
     for answer in (config.sources, config.store, config.payload_keys, config.adapter):
         answer.cache_clear()
     shop, bank = create_rows(SHOP, CANARY), create_rows(BANK, "plain")
@@ -628,8 +628,8 @@ IN, LOGIN, REFUSED, MISSING, NO_METHOD, TOKEN = "yes", "login", "403", "404", "4
 @pytest.fixture
 def desk(watched, settings, tmp_path, db, engine) -> Desk:
     """Two sources full of rows; the demo runs, whose partner is away."""
-    settings.REDRIVE_DEMO_BROKER_URL = engine.url
-    settings.REDRIVE_DEMO_PARTNER_URL = "http://127.0.0.1:9"
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": engine.url}
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_PARTNER_URL": "http://127.0.0.1:9"}
     # Thousands of requests may take longer than a step of watch may be late.
     for step in ("ingest", "sample"):
         watched.hset(keys.steps(), step, json.dumps({"at": timezone.now().timestamp() + 3600}))

@@ -26,7 +26,7 @@ def shop(settings, tmp_path, db):
     """The source `shop`, in this process: what is sent to it goes nowhere else."""
     file = tmp_path / "sources.toml"
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     yield config.adapter("shop")
     forget_configuration(config)
@@ -39,7 +39,7 @@ def sources(store, settings, tmp_path):
     path.write_text(
         "".join(f'[sources.{n}]\nbackend = "celery"\nurl = "redis://127.0.0.1:1/0"\n' for n in ("shop", "bank"))
     )
-    settings.REDRIVE_SOURCES = str(path)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(path)}
     config.sources.cache_clear()
 
 
@@ -62,7 +62,7 @@ def shop_and_web(settings, tmp_path):
     file.write_text(
         '[sources.shop]\nbackend = "memory"\nurl = "memory:"\n[sources.web]\nbackend = "memory"\nurl = "memory:"\n'
     )
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     yield config.adapter("shop")
     forget_configuration(config)
@@ -73,7 +73,7 @@ def demo_worker(store, engine, settings):
     """A guarded worker of the source `shop`; its broker is another database of the engine than the store."""
     broker = engine.url.removesuffix("/0") + "/1"
     redis.Redis.from_url(broker).flushdb()
-    settings.REDRIVE_DEMO_BROKER_URL = broker
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": broker}
     forget_configuration(config)
     running = RealWorker(broker, engine.url).start()
     yield running

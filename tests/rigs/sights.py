@@ -107,8 +107,8 @@ def draw(rng: random.Random, settings: Any, folder: Path) -> World:
     words = {f"{one}-src": one for one in {word(rng) for _ in range(rng.choice((3, 4)))}}
     file = folder / "sources.toml"
     file.write_text("".join(f'[sources.{name}]\nbackend = "memory"\nurl = "memory:"\n' for name in words))
-    settings.REDRIVE_SOURCES = str(file)
-    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
     forget_configuration(config)
     forget()
     operators = {source: _person(f"{one}-op", {source: OPERATOR}) for source, one in words.items()}

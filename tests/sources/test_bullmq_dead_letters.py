@@ -630,7 +630,7 @@ class TestDeadLetterQueues(Bull):
         file.write_text(
             f'[sources.shop]\nbackend = "bullmq"\nurl = "{self.server.url}"\nqueues = ["{self.dead}", "{self.queue}"]\n'
         )
-        settings.REDRIVE_SOURCES = str(file)
+        settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
         forget_configuration(config)
         pulling.pull("shop", "test")
         failure = Failure.objects.get()

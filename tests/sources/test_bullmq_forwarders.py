@@ -99,7 +99,7 @@ def desk(world, store, settings, tmp_path):
     def configured(more=""):
         file = tmp_path / "sources.toml"
         file.write_text(f'[sources.shop]\nbackend = "bullmq"\nurl = "{world.engine.url}"\n{more}')
-        settings.REDRIVE_SOURCES = str(file)
+        settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
         forget_configuration(config)
 
     configured()

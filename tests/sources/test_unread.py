@@ -27,7 +27,7 @@ def configured(store, settings, tmp_path):
     def configure(text):
         file = tmp_path / "sources.toml"
         file.write_text(f"[sources.shop]\n{text}")
-        settings.REDRIVE_SOURCES = str(file)
+        settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
         forget_configuration(config)
 
     yield configure

@@ -7,7 +7,6 @@ from functools import wraps
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
@@ -15,6 +14,7 @@ from dashboard.alerts.channels import words as channel_words
 from dashboard.alerts.channels.forms import OF_KIND, PLACES, Draft
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
+from dashboard.web.templates import render
 from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, notices
 from jobs_admin.core.refused import NotFound, Refused

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
@@ -19,6 +18,7 @@ from dashboard.web import links, moments
 from dashboard.web.access import can
 from dashboard.web.figures import duration
 from dashboard.web.htmx import go, render_page
+from dashboard.web.templates import render
 from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, config
 from jobs_admin.alerts import showing, silencing

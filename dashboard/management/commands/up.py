@@ -35,7 +35,7 @@ from dashboard.setup.environment import Misconfigured
 from dashboard.setup.supervisor import Child, StartFailed, Stopping, Supervisor
 from dashboard.web import server as web
 from demo import first_start, pager
-from jobs_admin import failures, watch
+from jobs_admin import config, failures, watch
 from jobs_admin.core import keys
 from jobs_admin.db import audit
 from jobs_admin.models import ApiToken, Failure
@@ -293,8 +293,8 @@ class Desk:
             first_start.publish_policies()
             self._make_source_key()
             # Read before the port was chosen; what is not public may be called only where it is named.
-            settings.REDRIVE_DEMO_PARTNER_URL = environment.get("REDRIVE_DEMO_PARTNER_URL")
-            first_start.create_alerts(settings.REDRIVE_DEMO_PARTNER_URL, environment.get("REDRIVE_DEMO_PAGER_SECRET"))
+            settings.REDRIVE = settings.REDRIVE | {"DEMO_PARTNER_URL": environment.get("REDRIVE_DEMO_PARTNER_URL")}
+            first_start.create_alerts(config.setting("DEMO_PARTNER_URL"), environment.get("REDRIVE_DEMO_PAGER_SECRET"))
         # A connection that a fork inherits would be shared with the child.
         connections.close_all()
 

@@ -86,7 +86,8 @@ def _start_engine(folder: Path, lock: int) -> Engine:
     engine.start()
     if "engine" not in environment.read_made(folder):
         environment.write_made(folder, made)
-    os.environ["REDRIVE_REDIS_URL"] = settings.REDRIVE_REDIS_URL = engine.url
+    os.environ["REDRIVE_REDIS_URL"] = engine.url
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": engine.url}
     for cached in (config.store, config.adapter):
         cached.cache_clear()
     return engine

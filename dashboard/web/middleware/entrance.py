@@ -7,17 +7,19 @@ and as little as possible of the typed text is lost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.middleware import LoginRequiredMiddleware
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import resolve_url
 from django.urls import Resolver404, get_script_prefix, resolve, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from dashboard.web.access import READS, address_name
+from jobs_admin import config
 
 LOGGED_OUT = "You are logged out. Nothing was changed."
 
@@ -41,7 +43,10 @@ def turned_away(request: HttpRequest) -> HttpResponse:
         or page_of(request)
         or reverse("redrive:overview")
     )
-    login = f"{resolve_url(settings.LOGIN_URL)}?{urlencode({'next': after}, safe='/')}"
+    login = resolve_url(settings.LOGIN_URL)
+    if urlsplit(login).netloc not in {"", request.get_host()}:
+        after = request.build_absolute_uri(after)
+    login = redirect_to_login(after, login).url
     if is_part:
         extra = {"Redrive-Login": login, "Cache-Control": "no-store"}
         answer = HttpResponse(LOGGED_OUT, content_type="text/plain; charset=utf-8", status=401, headers=extra)
@@ -71,6 +76,9 @@ def page_at(request: HttpRequest, url: str) -> str:
     try:
         match = resolve("/" + parts.path.removeprefix(prefix))
     except Resolver404:
+        return ""
+    # Other pages of a project around the desk are not its own; Django's admin is where it is ours.
+    if "redrive" not in match.app_names and not (config.is_own_project() and match.app_names == ["admin"]):
         return ""
     name = address_name(match)
     if name == "login" or "GET" not in methods(match.func, name):

@@ -22,7 +22,6 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.functional import SimpleLazyObject
 
 from dashboard.web.access import READS
-from jobs_admin.desk import overview
 from jobs_admin.models import Role
 from jobs_admin.models.access import Viewer, viewer_of
 
@@ -65,10 +64,7 @@ class IdentityMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         if request.method in READS and request.session.session_key:
             request.user = SimpleLazyObject(lambda: _recognised(request))
-        response = self.get_response(request)
-        if request.method not in READS:
-            overview.forget()  # who acted sees it
-        return response
+        return self.get_response(request)
 
 
 def _recognised(request: HttpRequest) -> Any:
@@ -102,7 +98,7 @@ def holder(kind: str, shown: str) -> str:
             return ""
         return f"user {viewer.owner_id}" if viewer.owner_id else f"token {viewer.token_id}"
     session = SessionStore(shown)
-    user = get_user_model().objects.filter(pk=session.get(auth.SESSION_KEY), is_active=True).first()
+    user = get_user_model()._default_manager.filter(pk=session.get(auth.SESSION_KEY), is_active=True).first()
     if user is None:
         return ""
     # Of the present password, as Django checks; `auth.get_user` would write.

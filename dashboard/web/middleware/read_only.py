@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 
 from dashboard.web.access import READS, address_name
 from jobs_admin import config
+from jobs_admin.desk import overview
 
 # Who comes and goes must be able to; previews and backtests only look, what they are about is too long for an address;
 # an export only reads, and is a POST because it is written down.
@@ -38,7 +39,10 @@ class ReadOnlyMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
+        response = self.get_response(request)
+        if request.method not in READS:
+            overview.forget()  # who acted sees it
+        return response
 
     def process_view(
         self, request: HttpRequest, view: Callable[..., HttpResponse], args: object, kwargs: object

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -24,10 +25,8 @@ class TimeZoneMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        try:
+        with timezone.override(UTC):
             return self.get_response(request)
-        finally:
-            timezone.deactivate()
 
     def process_view(
         self, request: HttpRequest, view: Callable[..., HttpResponse], args: object, kwargs: object

@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import redis
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
@@ -126,6 +125,6 @@ def _line(source: str, password: str) -> str:
 
 def _url(user: str, password: str) -> str:
     """The address of the store as the desk knows it, with this user. Another host may know it by another name."""
-    parts = urlsplit(settings.REDRIVE_REDIS_URL)
+    parts = urlsplit(config.setting("REDIS_URL"))
     host = parts.netloc.rpartition("@")[2]
     return parts._replace(netloc=f"{user}:{password}@{host}").geturl()

@@ -200,7 +200,7 @@ def test_alerts_that_a_changed_rule_does_not_check_are_closed_and_the_others_sta
 
 def test_a_read_only_desk_changes_no_rule(rule, settings):
     made = rule()
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     assert refused(DEAD, pk=made.pk).code == "read_only" and not alerts.may_change(ANN, made)
 
 

@@ -149,7 +149,7 @@ def test_a_picture_reads_no_more_rows_than_it_has_points_by_one_statement():
 
 
 def test_what_is_stored_for_ever_is_still_a_picture(settings):
-    settings.REDRIVE_KEEP = "depths=ever"
+    settings.REDRIVE = settings.REDRIVE | {"KEEP": "depths=ever"}
     assert retention_by_step()[86_400] is None and retention_by_step()[10] == DAY
     history = depths.history(ENGINE, "shop", "emails", datetime(2000, 1, 1, tzinfo=UTC), NOW, now=NOW)
     assert history.step_s % 86_400 == 0

@@ -139,7 +139,7 @@ class TestRetention:
         assert sum(row[1] for row in rolled(3600)) == 60
 
     def test_how_long_depths_are_stored_can_be_set(self, settings):
-        settings.REDRIVE_KEEP = "depths=7d"
+        settings.REDRIVE = settings.REDRIVE | {"KEEP": "depths=7d"}
         for days in (6, 8):
             build_sample(NOW - timedelta(days=days), step=3600, queue=f"d{days}").save()
         create_samples(NOW - timedelta(minutes=1), 6)

@@ -11,7 +11,7 @@ from tests.kit.endpoints import Endpoint, opened
 
 @pytest.fixture(autouse=True)
 def loopback(settings):
-    settings.REDRIVE_WEBHOOK_ALLOW = ["127.0.0.0/8", "localhost"]
+    settings.REDRIVE = settings.REDRIVE | {"WEBHOOK_ALLOW": ["127.0.0.0/8", "localhost"]}
     delivering._lanes.clear()
     yield settings
     delivering._lanes.clear()

@@ -81,7 +81,7 @@ def test_only_an_admin_of_every_source_changes_them_and_every_refusal_is_written
 
 def test_a_desk_that_is_read_only_changes_none(settings):
     channel, _ = webhook("pager", URL)
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     for act in (notices.rotate, notices.test, notices.delete_channel, notices.enable):
         with pytest.raises(Refused, match="read-only"):
             act(ANN, channel.pk)
@@ -121,7 +121,7 @@ def test_what_is_wrong_with_a_channel_is_reported_of_its_field():
     ],
 )
 def test_only_addresses_are_taken_for_e_mail(settings, to):
-    settings.REDRIVE_SENDS_MAIL = True
+    settings.REDRIVE = settings.REDRIVE | {"SENDS_MAIL": True}
     refused("invalid", "to", kind="email", url="", to=to)
 
 

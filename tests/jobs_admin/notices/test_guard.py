@@ -137,7 +137,7 @@ def test_reads_and_writes_share_the_time_of_the_request(endpoint):
 @pytest.mark.django_db
 @pytest.mark.parametrize("kind", ["webhook", "slack", "pagerduty"])
 def test_a_channel_to_a_forbidden_address_is_refused_with_the_address_and_how_to_allow_it(kind, settings, listener):
-    settings.REDRIVE_WEBHOOK_ALLOW = []
+    settings.REDRIVE = settings.REDRIVE | {"WEBHOOK_ALLOW": []}
     fields = {"webhook": {}, "slack": {}, "pagerduty": {"secret": "0" * 32}}[kind]
     for url in URLS:
         with pytest.raises(Refused) as refused:
@@ -157,14 +157,14 @@ def test_what_was_allowed_once_is_refused_at_the_socket_when_it_is_not_any_more(
     Channel.objects.create(
         name="by hand", kind="webhook", url=f"http://localhost:{listener.port}/", secrets=[sealing.seal(sealing.make())]
     )
-    settings.REDRIVE_WEBHOOK_ALLOW = []
+    settings.REDRIVE = settings.REDRIVE | {"WEBHOOK_ALLOW": []}
     notice(*Channel.objects.all())
     deliver()
     assert listener.count == 0
     rows = list(Delivery.objects.order_by("channel__name"))
     assert {row.state for row in rows} == {"waiting"}
     assert all("not a public address" in row.error and "REDRIVE_WEBHOOK_ALLOW" in row.error for row in rows)
-    settings.REDRIVE_WEBHOOK_ALLOW = [f"localhost:{listener.port}"]
+    settings.REDRIVE = settings.REDRIVE | {"WEBHOOK_ALLOW": [f"localhost:{listener.port}"]}
     Delivery.objects.update(next_try_at="2026-01-01T00:00Z")
     deliver()
     assert listener.count >= 1 and "not a public" in Delivery.objects.get(channel=channel).error

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.server]
 @pytest.fixture(autouse=True)
 def beating(store, settings, endpoint):
     there = endpoint(answering(200, b"OK"))
-    settings.REDRIVE_HEARTBEAT_URL = f"{there.url}/very-secret"
+    settings.REDRIVE = settings.REDRIVE | {"HEARTBEAT_URL": f"{there.url}/very-secret"}
     heartbeat._Last.began, heartbeat._Last.error = float("-inf"), ""
     liveness.forget()
     yield there
@@ -66,7 +66,7 @@ def test_it_is_silent_when_one_step_is_late_or_nothing_has_ever_run(store, beati
 
 def test_a_url_that_is_not_public_is_refused_and_nothing_leaves(store, beating, settings, caplog):
     alive(store, "ingest")
-    settings.REDRIVE_WEBHOOK_ALLOW = []
+    settings.REDRIVE = settings.REDRIVE | {"WEBHOOK_ALLOW": []}
     assert count_beats(beating, 0.3) == 0
     assert "127.0.0.1 is not a public address (loopback)" in heartbeat.why_refused()
     assert "(REDRIVE_HEARTBEAT_URL) failed" in caplog.text and "very-secret" not in caplog.text
@@ -74,5 +74,5 @@ def test_a_url_that_is_not_public_is_refused_and_nothing_leaves(store, beating, 
 
 def test_without_a_url_nothing_is_queried(store, beating, settings):
     alive(store, "ingest")
-    settings.REDRIVE_HEARTBEAT_URL = ""
+    settings.REDRIVE = settings.REDRIVE | {"HEARTBEAT_URL": ""}
     assert count_beats(beating, 0.3) == 0 and heartbeat.why_refused() == ""

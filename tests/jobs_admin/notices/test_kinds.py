@@ -85,7 +85,7 @@ def test_an_address_is_complete_or_left_out(endpoint):
 
 
 def test_a_notice_of_a_job_or_of_a_replay_links_to_its_page(endpoint, settings):
-    settings.REDRIVE_URL = "https://desk.example"
+    settings.REDRIVE = settings.REDRIVE | {"URL": "https://desk.example"}
     there = endpoint(answering(204))
     target = channel("webhook", there, events=["job.escalated", "replay.held"])
     notice(key="escalated:5:1", type="job.escalated", body={"failure": 5, "queue": "emails"})
@@ -105,7 +105,7 @@ def test_a_notice_of_a_job_or_of_a_replay_links_to_its_page(endpoint, settings):
     "path, view", [("failures/5/", "redrive:failure-detail"), ("replays/9/", "redrive:replay-detail")]
 )
 def test_the_pages_that_are_linked_to_are_there(path, view, settings):
-    settings.REDRIVE_URL = "https://desk.example"
+    settings.REDRIVE = settings.REDRIVE | {"URL": "https://desk.example"}
     assert config.page_at(path) == f"https://desk.example/{path}" and resolve(f"/{path}").view_name == view
 
 
@@ -223,7 +223,7 @@ def test_a_late_retry_does_not_open_again_what_is_resolved(endpoint):
 
 
 def test_pagerduty_is_queried_where_it_is_unless_another_region_is_named(settings):
-    settings.REDRIVE_WEBHOOK_ALLOW = ["events.pagerduty.com"]
+    settings.REDRIVE = settings.REDRIVE | {"WEBHOOK_ALLOW": ["events.pagerduty.com"]}
     saved = notices.save_channel(ANN, {"name": "duty", "kind": "pagerduty", "secret": KEY})
     assert saved.channel.url == "https://events.pagerduty.com/v2/enqueue" and saved.secret is None
 
@@ -274,7 +274,7 @@ class _Conversation(socketserver.StreamRequestHandler):
 @pytest.fixture
 def mail_server(settings):
     server = MailServer()
-    settings.REDRIVE_SENDS_MAIL = True
+    settings.REDRIVE = settings.REDRIVE | {"SENDS_MAIL": True}
     with override_settings(
         EMAIL_BACKEND="django.core.mail.backends.smtp.EmailBackend",
         EMAIL_HOST="127.0.0.1",

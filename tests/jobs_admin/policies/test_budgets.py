@@ -62,7 +62,7 @@ def test_a_policy_without_a_budget_has_none(store, publish):
 
 
 def test_without_a_store_no_one_knows_what_is_left(settings, publish):
-    settings.REDRIVE_REDIS_URL = ""
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": ""}
     config.store.cache_clear()
     found = policies.budget(ANN, publish(budget={"per_minute": 60}))
     assert not found.is_known and found.least is None

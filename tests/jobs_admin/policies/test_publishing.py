@@ -247,6 +247,6 @@ def test_a_policy_for_every_source_is_seen_by_all():
 
 
 def test_nothing_is_published_while_the_desk_is_read_only(settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     assert refusal().code == "read_only"
     assert not PolicyVersion.objects.exists()

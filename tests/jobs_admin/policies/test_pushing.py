@@ -82,7 +82,7 @@ def test_a_store_without_policies_is_left_alone(store):
 
 
 def test_publishing_does_not_wait_for_a_store_that_is_away(settings, publish, at_once):
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     config.store.cache_clear()
     with at_once():
         made = publish()

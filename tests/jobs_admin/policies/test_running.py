@@ -107,7 +107,7 @@ def test_jobs_of_an_unsure_queue_are_reported_with_each_policy_that_they_may_hav
 
 def test_without_a_store_no_one_knows(publish, settings):
     made = publish()
-    settings.REDRIVE_REDIS_URL = ""
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": ""}
     config.store.cache_clear()
     found = policies.in_force(ANN, [made])["emails"]
     assert not found.is_known and found.sentence.startswith("Not known")

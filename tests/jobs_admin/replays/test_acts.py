@@ -195,7 +195,7 @@ def test_acting_needs_the_right_on_every_source_of_the_replay(shop, bury):
 
 
 def test_nothing_is_replayed_in_a_read_only_desk(shop, bury, settings):
-    settings.REDRIVE_READ_ONLY = True
+    settings.REDRIVE = settings.REDRIVE | {"READ_ONLY": True}
     assert refusal(replays.draft, ANN, selection=bury()).code == "read_only"
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def waiting(shop, bury, settings):
-    settings.REDRIVE_APPROVE_ABOVE = "2"
+    settings.REDRIVE = settings.REDRIVE | {"APPROVE_ABOVE": "2"}
     return replays.start(ANN, replays.draft(ANN, selection=bury(3), pace=AT_ONCE, reason="fixed"))
 
 
@@ -45,7 +45,7 @@ def test_it_goes_at_the_pace_that_was_last_agreed_on(waiting):
 
 
 def test_who_drafted_or_started_it_cannot_approve_it(shop, bury, settings):
-    settings.REDRIVE_APPROVE_ABOVE = "2"
+    settings.REDRIVE = settings.REDRIVE | {"APPROVE_ABOVE": "2"}
     carl = Viewer("carl", {"*": OPERATOR}, user_id=None)
     replay = replays.start(carl, replays.draft(ANN, selection=bury(3), reason="fixed"))
     for who in (ANN, carl):
@@ -79,7 +79,7 @@ def people(django_user_model):
 def test_no_one_is_a_second_person_by_a_token_or_by_a_login_beside_one(
     people, shop, bury, settings, starter, may, may_not
 ):
-    settings.REDRIVE_APPROVE_ABOVE = "2"
+    settings.REDRIVE = settings.REDRIVE | {"APPROVE_ABOVE": "2"}
     who = people[starter]
     replay = replays.start(who, replays.draft(who, selection=bury(3), pace=AT_ONCE, reason="fixed"))
     for name in sorted(may_not):
@@ -90,7 +90,7 @@ def test_no_one_is_a_second_person_by_a_token_or_by_a_login_beside_one(
 
 
 def test_a_draft_by_a_person_and_a_start_by_a_token_are_both_hands_in_it(people, shop, bury, settings):
-    settings.REDRIVE_APPROVE_ABOVE = "2"
+    settings.REDRIVE = settings.REDRIVE | {"APPROVE_ABOVE": "2"}
     draft = replays.draft(people["ann"], selection=bury(3), pace=AT_ONCE, reason="fixed")
     replay = replays.start(people["token 1"], draft)
     assert {name for name, one in people.items() if not replays.approver_refusal(one, replay, ["shop"])} == {"ada"}
@@ -109,7 +109,7 @@ def test_withdrawing_it_leaves_nothing(waiting):
 
 
 def test_dangerous_tasks_are_named_by_globs(shop, bury, settings):
-    settings.REDRIVE_DANGEROUS_TASKS = ["*.refund"]
+    settings.REDRIVE = settings.REDRIVE | {"DANGEROUS_TASKS": ["*.refund"]}
     mild = replays.start(ANN, replays.draft(ANN, selection=bury(1)))
     wild = replays.start(ANN, replays.draft(ANN, selection=bury(1, task="shop.refund")))
     assert (mild.state, wild.state) == ("running", "awaiting_approval")
@@ -117,6 +117,6 @@ def test_dangerous_tasks_are_named_by_globs(shop, bury, settings):
 
 
 def test_a_size_that_is_no_number_stops_the_start_of_watch(settings):
-    settings.REDRIVE_APPROVE_ABOVE = "many"
+    settings.REDRIVE = settings.REDRIVE | {"APPROVE_ABOVE": "many"}
     with pytest.raises(config.BadConfiguration, match="many"):
         config.approve_above()

@@ -87,25 +87,25 @@ def test_nothing_goes_to_a_source_that_is_read_only_and_why_is_reported(shop, bu
 def test_messages_sealed_with_a_key_that_is_no_longer_there(shop, bury, settings):
     bury(36)
     bury(4, tenant="acme")
-    old = settings.REDRIVE_PAYLOAD_KEYS
-    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
+    old = settings.REDRIVE["PAYLOAD_KEYS"]
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
     config.payload_keys.cache_clear()
     bury(20)
     bury(5, tenant="acme")
     assert left_out() == (25, {"key_missing": 40})
     assert left_out(query="tenant:acme") == (5, {"key_missing": 4})
-    settings.REDRIVE_PAYLOAD_KEYS = [*settings.REDRIVE_PAYLOAD_KEYS, *old]
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [*settings.REDRIVE["PAYLOAD_KEYS"], *old]}
     config.payload_keys.cache_clear()
     assert left_out() == (65, {})
 
 
 def test_a_key_that_was_there_only_for_a_while(shop, bury, settings):
     bury(30)
-    own = settings.REDRIVE_PAYLOAD_KEYS
-    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
+    own = settings.REDRIVE["PAYLOAD_KEYS"]
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
     config.payload_keys.cache_clear()
     shut = bury(17)
-    settings.REDRIVE_PAYLOAD_KEYS = own
+    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": own}
     config.payload_keys.cache_clear()
     bury(50)
     assert left_out() == (80, {"key_missing": 17})
@@ -113,7 +113,7 @@ def test_a_key_that_was_there_only_for_a_while(shop, bury, settings):
 
 
 def test_tasks_that_no_live_worker_knows(shop, bury, store, settings, tmp_path):
-    settings.REDRIVE_SOURCES = str(tmp_path / "sources.toml")
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(tmp_path / "sources.toml")}
     config.sources.cache_clear()
     bury(2)
     bury(3, task="shop.gone")

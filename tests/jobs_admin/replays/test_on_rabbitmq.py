@@ -48,7 +48,7 @@ def worker(node, road, store, engine, settings, tmp_path):
     file.write_text(
         f'[sources.shop]\nbackend = "celery"\nurl = "{road.url}"\nqueues = ["emails"]\nconfirm_within_s = 60\n'
     )
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     with Connection(node.url) as connection:
         connection.default_channel.queue_declare(

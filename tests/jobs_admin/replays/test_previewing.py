@@ -165,7 +165,7 @@ def test_a_snapshot_of_another_search_is_refused(shop, bury):
 
 
 def test_a_preview_reports_that_a_second_person_is_needed(shop, bury, settings):
-    settings.REDRIVE_APPROVE_ABOVE = "2"
+    settings.REDRIVE = settings.REDRIVE | {"APPROVE_ABOVE": "2"}
     bury(2)
     assert replays.preview(ANN).needs_approval == ""
     bury(1)

@@ -132,7 +132,7 @@ class HostileReports:
 @pytest.fixture
 def shop(settings):
     """The source that the jobs came from, as the desk knows it. Its broker is gone."""
-    settings.REDRIVE_DEMO_BROKER_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": "redis://127.0.0.1:1/0"}
     forget_configuration(config)
     yield
     forget_configuration(config)

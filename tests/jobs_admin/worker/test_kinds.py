@@ -45,7 +45,7 @@ def broker(request, store, engine, settings, tmp_path):
         found = OnRabbitMQ(request.getfixturevalue("node").url)
     file = tmp_path / "sources.toml"
     file.write_text(f'[sources.shop]\nbackend = "celery"\nurl = "{found.url}"\nqueues = ["emails"]\n')
-    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
     forget_configuration(config)
     yield found
     forget_configuration(config)

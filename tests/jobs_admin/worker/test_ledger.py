@@ -38,7 +38,7 @@ ANN = Viewer("ann", {"*": OPERATOR})
 
 @pytest.fixture
 def desk(engine, store, settings, broker):
-    settings.REDRIVE_DEMO_BROKER_URL = broker.url.removesuffix("/0") + "/1"
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": broker.url.removesuffix("/0") + "/1"}
     forget_configuration(config)
     return store
 

@@ -124,7 +124,7 @@ def test_under_early_ack_a_job_waits_before_it_is_reported(start, own_store):
 def desk(engine, store, settings, broker):
     """The desk's own settings, with the broker of the workers as source `shop`."""
     url = broker.url.removesuffix("/0") + "/1"
-    settings.REDRIVE_DEMO_BROKER_URL = url
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": url}
     forget_configuration(config)
     promoting._places.clear()
     promoting._closed_until.clear()

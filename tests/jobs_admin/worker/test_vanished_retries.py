@@ -24,7 +24,7 @@ VISIBILITY_S = 7200  # of the workers; the desk is told by them alone
 
 @pytest.fixture
 def desk(engine, store, settings, broker):
-    settings.REDRIVE_DEMO_BROKER_URL = broker.url.removesuffix("/0") + "/1"
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": broker.url.removesuffix("/0") + "/1"}
     forget_configuration(config)
     awaiting._timeouts_s.clear()
     yield store

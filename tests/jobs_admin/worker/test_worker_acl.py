@@ -73,7 +73,7 @@ def test_no_pattern_reaches_another_source():
 @pytest.fixture
 def bound_user(own_store, settings, tmp_path, db):
     """The user of source shop on a store of its own: (the URL of its workers, the store)."""
-    settings.REDRIVE_REDIS_URL = own_store.url
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": own_store.url}
     forget_configuration(config)
     file = tmp_path / "password"
     file.write_text(f"{PASSWORD}\n")

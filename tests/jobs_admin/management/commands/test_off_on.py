@@ -45,7 +45,7 @@ def test_on_reports_when_there_was_nothing_to_change(store, capsys):
 
 @pytest.mark.parametrize("command", ["off", "on"])
 def test_a_store_that_cannot_be_reached_is_reported_with_its_setting(store, settings, command):
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     config.store.cache_clear()
     with pytest.raises(CommandError, match=r"Nothing was changed.*REDRIVE_REDIS_URL"):
         call_command(command)

@@ -79,7 +79,7 @@ def test_json_is_one_object_as_the_api_answers(store):
 
 @pytest.mark.django_db
 def test_a_store_that_is_away_is_no_green_build(store, settings):
-    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     forget_configuration(config)
     out, err, code = lint()
     assert code == 2

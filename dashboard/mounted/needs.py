@@ -1,0 +1,86 @@
+"""Checks of what Redrive needs of the project that it is mounted in. Each says what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core import checks
+from django.core.exceptions import FieldDoesNotExist
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.urls import NoReverseMatch, URLResolver, get_resolver, reverse
+from django.utils.module_loading import import_string
+
+_APPS = ("jobs_admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.messages")
+_MIDDLEWARE = (
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+)
+
+
+def check_project(app_configs: object = None, **_: Any) -> list[checks.CheckMessage]:
+    return [*_apps_and_middleware(), *_users(), *_times(), *_addresses(), *_database()]
+
+
+def _apps_and_middleware() -> Iterator[checks.CheckMessage]:
+    for name in _APPS:
+        if not apps.is_installed(name):
+            yield checks.Error(f"Redrive needs {name!r} in INSTALLED_APPS.", id="redrive.E003")
+    present = [import_string(name) for name in settings.MIDDLEWARE]
+    for name in _MIDDLEWARE:
+        wanted = import_string(name)
+        if not any(isinstance(one, type) and issubclass(one, wanted) for one in present):
+            yield checks.Error(f"Redrive needs {name!r} in MIDDLEWARE.", id="redrive.E004")
+
+
+def _users() -> Iterator[checks.CheckMessage]:
+    model = get_user_model()
+    for name in ("is_active", "is_superuser"):
+        try:
+            model._meta.get_field(name)
+        except FieldDoesNotExist:
+            yield checks.Error(
+                f"Redrive needs the field {name!r} on {settings.AUTH_USER_MODEL}.",
+                hint="PermissionsMixin of django.contrib.auth has is_superuser; is_active is a BooleanField.",
+                id="redrive.E005",
+            )
+
+
+def _times() -> Iterator[checks.CheckMessage]:
+    if not settings.USE_TZ:
+        yield checks.Error("Redrive needs USE_TZ = True: its times have a zone.", id="redrive.E006")
+
+
+def _addresses() -> Iterator[checks.CheckMessage]:
+    try:
+        reverse("redrive:overview")
+    except NoReverseMatch:
+        if _is_included(get_resolver().url_patterns):
+            yield checks.Error(
+                "dashboard.routes is included inside the namespace of another URLconf.",
+                hint="Include it in the root URLconf: path('ops/redrive/', include('dashboard.routes')).",
+                id="redrive.E007",
+            )
+
+
+def _is_included(patterns: list) -> bool:
+    return any(
+        one.app_name == "redrive" or _is_included(one.url_patterns) for one in patterns if isinstance(one, URLResolver)
+    )
+
+
+def _database() -> Iterator[checks.CheckMessage]:
+    if connections[DEFAULT_DB_ALIAS].vendor not in {"sqlite", "postgresql"}:
+        yield checks.Error("Redrive needs PostgreSQL or SQLite as the default database.", id="redrive.E008")
+    database = settings.DATABASES[DEFAULT_DB_ALIAS]
+    if database["ENGINE"].endswith("sqlite3") and database.get("OPTIONS", {}).get("transaction_mode") != "IMMEDIATE":
+        yield checks.Warning(
+            "Redrive's processes write at the same time, and SQLite refuses some of them as the database is set.",
+            hint="Set OPTIONS = {'transaction_mode': 'IMMEDIATE'} of the default database, or use PostgreSQL.",
+            id="redrive.W001",
+        )

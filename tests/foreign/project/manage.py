@@ -1,0 +1,10 @@
+"""Another project. FOREIGN=mounted: with Redrive in it."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "house.settings")
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)

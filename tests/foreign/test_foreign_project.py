@@ -1,0 +1,149 @@
+"""Redrive mounted in another project: another user model, language, zone, middleware and admin, an app of our label.
+
+The project has what the package has, put together as pyproject.toml says; it runs by its own settings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+MOUNT = "/ops/redrive/"
+
+
+class Project:
+    def __init__(self, folder: Path, store: str, python: str = sys.executable) -> None:
+        self.folder, self.python = folder, python
+        self.site = folder / "site"
+        table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+        for name in table["packages"]:
+            shutil.copytree(ROOT / name, self.site / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for source, target in table["force-include"].items():
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, self.site / target)
+        paths = [self.site, HERE / "project", ROOT]
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "DJANGO_SETTINGS_MODULE": "house.settings",
+            "FOREIGN_FOLDER": str(folder),
+            "FOREIGN_STORE": store,
+        }
+
+    def run(self, *command: str, is_mounted: bool = True, **more: str) -> subprocess.CompletedProcess:
+        environment = self.environment | ({"FOREIGN": "mounted"} if is_mounted else {}) | more
+        return subprocess.run(
+            [self.python, *command], cwd=HERE / "project", env=environment, capture_output=True, text=True, timeout=900
+        )
+
+    def manage(self, *command: str, **more) -> str:
+        done = self.run("manage.py", *command, **more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def visit(self, *what: str, **more) -> dict:
+        done = self.run(str(HERE / "visit.py"), *what, **more)
+        assert done.returncode == 0, done.stderr[-5000:]
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def project(tmp_path, store, engine):
+    made = Project(tmp_path, engine.url)
+    made.manage("migrate", "-v0")
+    return made
+
+
+def check_answers(found: dict, mount: str = MOUNT) -> None:
+    assert found["addresses"] > 200
+    odd = {name: one["status"] for name, one in found["answers"].items() if one["status"] not in {200, 302, 404, 409}}
+    assert odd == {"readyz": 503}, {name: found["answers"][name]["why"] for name in odd}
+    assert [name for name, one in found["answers"].items() if one["status"] == 404] == ["demo", "api:api-root", "api:"]
+    links = {link for one in found["answers"].values() for link in one["links"]}
+    admin = mount.removesuffix("ops/redrive/") + "admin/"
+    assert [link for link in links if not link.startswith((mount, "/assets/", admin))] == []
+    for name, one in found["answers"].items():
+        assert "default-src 'none'" in one["headers"]["Content-Security-Policy"], name
+        assert one["headers"]["Content-Language"] == "en" and not one["is_invalid"], name
+        # Outside of the views the language and the zone are the project's.
+        assert one["headers"]["House"] == "Europe/Lisbon de", name
+    for name, (right, where, path) in found["strangers"].items():
+        if right != "anyone":
+            inner = mount.removesuffix(MOUNT)
+            assert where == f"{inner}/enter/?next={inner}{path}", name
+    assert found["acts"] == {
+        "without a token": [403, "dead"],
+        "with it": [302, "discarded"],
+        "audit": ["failure.discard", "root@house.example", True],
+        "missing": [404, False],
+    }
+
+
+@pytest.mark.server
+@pytest.mark.long("three processes of another project, and each address of the desk in it")
+def test_the_desk_works_in_it_and_its_own_pages_stay_byte_for_byte(project):
+    before = project.visit("own", is_mounted=False)["own"]
+    found = project.visit("own", "redrive")
+    changed = {key for key in before if _timeless(before[key]) != _timeless(found["own"][key])}
+    assert changed == set() and len(before) > 10
+    check_answers(found["redrive"])
+
+
+def _timeless(page):
+    status, headers, cookies, body = page
+    return status, [one for one in headers if one[0] != "Expires"], cookies, body
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("at", "prefix", "mount"),
+    [("", "", "/"), ("ops/redrive/", "/inner", "/inner/ops/redrive/")],
+    ids=["root", "prefix"],
+)
+def test_it_may_be_at_the_root_and_below_a_prefix(project, at, prefix, mount):
+    code = (
+        "import django; django.setup(); from django.urls import reverse; from jobs_admin import config;"
+        "print(reverse('redrive:alert-detail', args=[7]), config.page_at('alerts/7/'))"
+    )
+    done = project.run("-c", code, FOREIGN_AT=at, FOREIGN_PREFIX=prefix)
+    assert done.stdout.split() == [f"{mount}alerts/7/", f"https://house.example{mount}alerts/7/"], done.stderr
+
+
+@pytest.mark.server
+def test_its_commands_and_checks_are_its_own(project):
+    deploy = [project.manage("check", "--deploy", is_mounted=is_mounted) for is_mounted in (False, True)]
+    assert deploy[0] == deploy[1]
+    assert "No changes detected" in project.manage("makemigrations", "--check", "--dry-run")
+    assert project.manage("groups") == "the groups of the house\n"
+    listed = [set(project.manage("help", "--commands", is_mounted=is_mounted).split()) for is_mounted in (False, True)]
+    assert listed[1] - listed[0] == {"redrive"}
+    assert "  watch  " in project.manage("redrive")
+    assert "usage: manage.py redrive groups" in project.manage("redrive", "groups", "--help")
+    assert project.manage("redrive", "failures", "state:dead").startswith("No failures yet.")
+    unknown = project.run("manage.py", "redrive", "up")
+    assert unknown.returncode == 1 and "Redrive has no command 'up' here" in unknown.stderr
+    assert "store" in project.run("manage.py", "redrive", "doctor").stdout
+    assert str(project.site) in project.manage("findstatic", "redrive/css/tokens.css")
+
+
+@pytest.mark.server
+def test_a_setting_that_cannot_be_used_and_what_is_missing_are_named(project):
+    project.environment["FOREIGN_READ_ONLY"] = "perhaps"
+    done = project.run("manage.py", "check")
+    assert "REDRIVE['READ_ONLY'] must be 1 or 0, not 'perhaps'." in done.stderr.splitlines()[-1]
+    project.environment["FOREIGN_READ_ONLY"] = "0"
+    code = (
+        "import django; from django.conf import settings as s; "
+        "s.MIDDLEWARE = [m for m in s.MIDDLEWARE if 'Csrf' not in m]; s.USE_TZ = False; django.setup(); "
+        "from dashboard.mounted.needs import check_project; print(*(one.id for one in check_project()))"
+    )
+    assert project.run("-c", code).stdout.split() == ["redrive.E004", "redrive.E006"]
