@@ -17,6 +17,7 @@ from cryptography.fernet import Fernet
 from django.conf import settings
 from django.db import connection
 
+from dashboard.setup.engine import die_with_parent
 from tests.kit import migrated
 from tests.kit.desks import BEGIN, BURY
 from tests.kit.up import ROOT, SILENT
@@ -52,7 +53,7 @@ class Installation:
         command = [sys.executable, "-c", BEGIN + BURY + code] if code else [sys.executable, "manage.py", *arguments]
         environment = {name: value for name, value in {**self.variables, **variables}.items() if value}
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
+        return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, preexec_fn=die_with_parent, **pipes)
 
     def run(self, *arguments: str, code: str = "", expect: int = 0, **variables: str) -> str:
         """Run a command of `manage.py`, or Python code with Django set up, and return its output."""

@@ -179,7 +179,12 @@ def _check_workers(now: datetime) -> list[Finding]:
         ("workers-unknown", unknown, "of an unknown version", "Upgrade their guard after the desk."),
     )
     return [
-        Finding(id, WARNING, f"{len(found):,} live workers have a guard {what}: {_some(found)}.", fix)
+        Finding(
+            id,
+            WARNING,
+            f"{len(found):,} live {'worker has' if len(found) == 1 else 'workers have'} a guard {what}: {_some(found)}.",
+            fix,
+        )
         for id, found, what, fix in texts
         if found
     ]

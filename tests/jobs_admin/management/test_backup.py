@@ -96,7 +96,7 @@ def test_where_the_ledger_is_lost_too_unsent_jobs_are_uncertain(desk, broker, tm
     (replay,) = desk.read(SETTLE + COUNTS)
     assert (replay["planned"], replay["sent"], replay["uncertain"]) == (0, 4, 8)
     desk.run(code="replays.resume(ANN, Replay.objects.get())\nfor _ in range(5): replays.send('sender')")
-    assert jobs_on_queue(broker) == Counter(range(8))
+    assert sorted(jobs_on_queue(broker).values()) == [1] * 8
 
 
 @pytest.mark.long("Runs a desk's commands in processes of their own.")

@@ -43,14 +43,14 @@ def test_check_lists_what_an_upgrade_does_and_upgrade_does_it(desk):
     assert "Nothing to do" in desk.run("upgrade", "--check")
     migrate_back(desk)
     desk.query(
-        "INSERT INTO jobs_admin_worker (source, name, boot, seen_at, host, release, celery, guard, mode, pool, queues, counted, "
+        'INSERT INTO jobs_admin_worker (source, name, boot, seen_at, host, "release", celery, guard, mode, pool, queues, counted, '
         "spooled, dropped, overrun, shared_out) VALUES ('shop', 'w9', 'b', '2999-01-01 00:00:00', '', '', '', '9.1.0', '', '', '[]', '{}', 0, 0, 0, 0)"
     )
     output = desk.run("upgrade", "--check", expect=2, REDRIVE_KEPP="30d")
     assert "jobs_admin.0023_source_keys: about " in output and "jobs_admin_unfiled (0 rows): " in output
     assert (
         "→ Did you mean REDRIVE_KEEP?" in output
-        and "1 live workers have a guard newer than this version: shop/w9 9.1.0." in output
+        and "1 live worker has a guard newer than this version: shop/w9 9.1.0." in output
     )
     assert output.strip().endswith("Ready: run `upgrade`.") and applied(desk) == BEFORE
     found = json.loads(desk.run("upgrade", "--check", "--json", expect=2))
@@ -99,17 +99,17 @@ def kill_on_sqlite(desk: Installation) -> None:
     """Kill while the migration rebuilds a table: its pages, more than the cache has room for, are in the log."""
     desk.query(
         "INSERT INTO jobs_admin_unfiled (entry_id, received_at, why, body, size) "
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000) "
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) "
         "SELECT 'e' || i, '2026-11-20 10:00:00', printf('%0400d', i), x'00', 1 FROM n"
     )
     log = desk.sqlite.with_name(f"{desk.sqlite.name}-wal")
     with desk.start("upgrade", "--no-backup", REDRIVE_SQLITE_CACHE_KB="100") as process:
         ends = time.monotonic() + 120
-        while not log.exists() or log.stat().st_size < 4_000_000:
+        while not log.exists() or log.stat().st_size < 2_000_000:
             assert time.monotonic() < ends and process.poll() is None, process.stdout.read()
             time.sleep(0.005)
         process.kill()
-    assert desk.query("SELECT COUNT(*) FROM jobs_admin_unfiled") == [(60000,)]
+    assert desk.query("SELECT COUNT(*) FROM jobs_admin_unfiled") == [(100000,)]
 
 
 @pytest.mark.long("Runs a desk's commands in processes of their own.")
