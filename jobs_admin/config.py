@@ -153,6 +153,15 @@ def keeps_dead(name: str) -> bool:
         return False  # only heard of, so from a guard; or its address is no good
 
 
+def is_pulled(name: str) -> bool:
+    """Return whether this source's failures are read in it: its dead letters, or its events."""
+    try:
+        can = adapter(name).can
+    except (KeyError, SourceRefused):
+        return False
+    return can.holds_dead or can.follows
+
+
 @cache
 def payload_keys() -> MultiFernet:
     """Return the keys of raw messages at rest; the first key encrypts, all of them decrypt."""

@@ -21,6 +21,7 @@ from jobs_admin.failures import histories, lost, unread
 from jobs_admin.failures.nearest import Near
 from jobs_admin.failures.quarantine import crashes_of
 from jobs_admin.models import Attempt, Failure, ReplayItem
+from jobs_admin.models.failure import Caveat
 
 
 class FailureItem(Schema):
@@ -47,6 +48,7 @@ class FailureItem(Schema):
     priority: int | None  # the queue system's number
     priority_level: str | None  # critical, high, medium, low
     release: str
+    is_seen: bool  # read from its system's events: no guard stored its message, so it cannot be replayed
 
 
 class AttemptItem(Schema):
@@ -226,10 +228,11 @@ def failure(row: Failure) -> dict[str, Any]:
     return found | {
         "fingerprint": row.group.name if row.group else None,
         "priority_level": level_of(row.source, row.priority),
+        "is_seen": bool((row.caveats or 0) & Caveat.SEEN),
     }
 
 
-_MADE = ("fingerprint", "priority_level")  # from several columns
+_MADE = ("fingerprint", "priority_level", "is_seen")  # from several columns
 
 
 def failure_detail(

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 
+SEEN = "Seen, not replayable: install the guard to capture such jobs."
 _NO_FORM = "The message does not have its queue system's format, so it cannot be given a new ID and replayed."
 
 
@@ -150,6 +151,8 @@ def acts(
         return Acts(
             False, False, discard, restore, why_not, readmit=is_quarantined, reschedule_url=_reschedule_url(failure)
         )
+    if (failure.caveats or 0) & Caveat.SEEN:
+        return Acts(False, False, discard, restore, SEEN)
     if not is_complete:
         return Acts(
             False, False, discard, restore, "The message was too large to store, so the job cannot be replayed."

@@ -25,6 +25,8 @@ from jobs_admin.failures import contents, histories, lost, related_jobs, unread
 from jobs_admin.fleet import stranded
 from jobs_admin.models import Attempt, Failure, Traceback
 from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.models.failure import Caveat
+from jobs_admin.queues import coverage
 from jobs_admin.replays import progress
 from jobs_admin.search import scope
 
@@ -83,6 +85,7 @@ def page(
         "unread": unread.explanation(failure),
         **_stranded(failure, source),
         "lost": lost.explanation(failure),
+        "guard_snippet": coverage.snippet(failure.source) if (failure.caveats or 0) & Caveat.SEEN else "",
         "is_history": "demo-history" in failure.labels.split(),
         "group_count": failures.group_count(request.viewer, failure.group) if failure.group else None,
         "group_url": reverse("redrive:group-detail", args=[failure.group.name]) if failure.group else "",

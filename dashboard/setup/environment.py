@@ -302,8 +302,9 @@ def prepare_first_run(arguments: list[str]) -> None:
     """Make the data folder (0700) and what is missing of the secrets; raises Misconfigured with a sentence."""
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--data")
-    chosen = options.parse_known_args(arguments)[0].data
-    if chosen:
+    options.add_argument("--watch")
+    given = options.parse_known_args(arguments)[0]
+    if chosen := given.data:
         os.environ["REDRIVE_DATA"] = str(Path(chosen).resolve())
     os.environ[IN_RUN] = "1"
     forget()
@@ -327,6 +328,27 @@ def prepare_first_run(arguments: list[str]) -> None:
     made.setdefault("engine", {"port": None, "password": secrets.token_urlsafe(24)})
     if made != stored:
         write_made(folder, made)
+    if given.watch is not None:
+        _watch_broker(folder, given.watch)
+
+
+def _watch_broker(folder: Path, url: str) -> None:
+    """Make the broker at this URL the only source, in guest mode. Raises Misconfigured."""
+    if is_given("REDRIVE_SOURCES"):
+        raise Misconfigured(
+            "--watch and REDRIVE_SOURCES exclude each other: add the broker to that file, with guard = false. Nothing was started."
+        )
+    if not url.startswith(("redis://", "rediss://", "amqp://", "amqps://", "pyamqp://")):
+        raise Misconfigured(
+            "--watch needs a broker's URL: redis://…, rediss://…, amqp://… or amqps://…. Nothing was started."
+        )
+    path = folder / "watch.toml"
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # the URL has a password
+        # A JSON string is one of TOML, too.
+        file.write(f'[sources.celery]\nbackend = "celery"\nurl = {json.dumps(url)}\nguard = false\n')
+    os.environ["REDRIVE_SOURCES"] = str(path)
+    os.environ.pop("CELERY_BROKER_URL", None)
 
 
 def read_made(folder: Path) -> dict[str, Any]:

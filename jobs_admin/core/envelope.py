@@ -145,6 +145,7 @@ class Envelope:
     raw_sha256: str = ""
     made_at: float | None = None  # when the job was made, where its system may give its id to another later
     labels: tuple[str, ...] = ()  # `demo-history` marks played data
+    is_seen: bool = False  # the desk saw it in its system's events: there is no message
     lineage: Lineage | None = None
     sealed: str = ""  # id of the key that `raw` is encrypted for (`worker/sealing.py`); "": it is as the broker had it
     raw: bytes | None = None

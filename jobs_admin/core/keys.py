@@ -91,6 +91,11 @@ def source_of(key: str, prefix: str = PREFIX) -> str | None:
     return found[1] if found and valid_source(found[1]) else None
 
 
+def coverage(source: str, prefix: str = PREFIX) -> str:
+    """Return the key of what was seen and missed of a source's events (`core/coverage.py`)."""
+    return f"{prefix}:{{{source}}}:coverage"
+
+
 def options(source: str, prefix: str = PREFIX) -> str:
     """Return the key of the retry options of the jobs in a source's queues (`core/lint/options.py`), as `sample` found it last."""
     return f"{prefix}:{{{source}}}:options"

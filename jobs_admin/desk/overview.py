@@ -41,7 +41,8 @@ from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.counter import MINUTE, STEPS_OF_QUEUES
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.models.source import ALIVE_S
-from jobs_admin.queues import depths, liveness, rates
+from jobs_admin.queues import coverage, depths, liveness, rates
+from jobs_admin.queues.coverage import SourceCoverage
 from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
 from jobs_admin.sources.base import READ_ONLY
@@ -85,6 +86,9 @@ class SourceRow:
     workers: int  # guarded ones whose heart beats
     findings: list[dict[str, str]] = field(default_factory=list)
     keeps_dead: bool = False  # it keeps its dead jobs itself, and is read; else guarded workers report them
+    # Its failures are seen in its events, of whose jobs this was seen.
+    follows: bool = False
+    coverage: SourceCoverage | None = None  # None too where the store does not answer
     pulled_at: datetime | None = None  # when all that it had were last read; None: never, so far
     why_not_pulled: str = ""
     not_pulled_since: datetime | None = None
@@ -102,11 +106,13 @@ class SourceRow:
     @property
     def has_guards(self) -> bool:
         """Return whether unguarded workers matter: in a polled source only if some have a guard."""
-        return bool(self.workers) or not self.keeps_dead
+        return bool(self.workers) or not (self.keeps_dead or self.follows)
 
     @property
     def takes_replays(self) -> bool:
-        """Return whether jobs can be sent to it."""
+        """Return whether jobs can be sent to it. No failure has a message where no guard stored one."""
+        if self.follows and not self.workers:
+            return False
         return self.is_configured and not self.read_only and not abilities.missing_ability(self.name, "replay")
 
     @property
@@ -220,7 +226,7 @@ def _young_since(viewer: Viewer, now: datetime) -> datetime | None:
 
 def source_without_workers(rows: Sequence[SourceRow]) -> str:
     """Return the first configured source whose workers need a guard, while no worker or failure of any is known; "" otherwise."""
-    waiting = [row.name for row in rows if row.is_configured and not row.keeps_dead]
+    waiting = [row.name for row in rows if row.is_configured and not row.keeps_dead and not row.follows]
     if not waiting or len(waiting) < len(rows) or any(row.workers or row.dead for row in rows):
         return ""
     is_any_known = any(kind.objects.filter(source__in=waiting).exists() for kind in (Worker, Failure, RefusedReports))
@@ -438,6 +444,8 @@ def _source_row(source: Source, now: datetime, dead: int = 0, workers: Mapping[s
         workers=workers.get("workers", 0),
         findings=list(source.findings),
         keeps_dead=config.keeps_dead(source.name),
+        follows=coverage.is_followed(source.name),
+        coverage=coverage.read([source.name], now).get(source.name),
         pulled_at=source.pulled_at,
         why_not_pulled=stall.why if stall else "",
         not_pulled_since=stall.since if stall else None,

@@ -135,7 +135,7 @@ class Written:
 def write(reports: Sequence[Report], now: datetime) -> Written:
     """File the reports inside the caller's transaction. After an error nothing remains once that is rolled back."""
     _register_sources(reports, now)
-    trust.note(trust.current(), {(r.source, r.key_id) for r in reports if not config.keeps_dead(r.source)}, now)
+    trust.note(trust.current(), _signers(reports), now)
     reports = verify_lineages(reports)
     marks = _References(_find_or_create_groups(reports), _find_or_create_stacks(reports))
     known, by_name = _reports_by_failure(reports)
@@ -154,6 +154,11 @@ def write(reports: Sequence[Report], now: datetime) -> Written:
     _write_counters(counted, marks, queues, now)
     _write_totals(counted, queues, before)  # the last: see there
     return Written(len(fresh), len(counted))
+
+
+def _signers(reports: Iterable[Report]) -> set[tuple[str, str]]:
+    """(source, id of a key) of the reports that workers sent; "" where one is not signed."""
+    return {(r.source, r.key_id) for r in reports if not r.is_seen and not config.keeps_dead(r.source)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,17 +304,24 @@ def _is_about_failure(reports: Iterable[Report]) -> bool:
     leave the job `retrying`, then `lost`, and it would be run again.
     """
     # One with a reason ends what was filed as lost, perhaps by another process and not yet.
-    return any(r.kind != "success" or r.attempt > 1 or r.has_lineage or r.reason for r in reports)
+    # Not one that was only seen: what failed before it was not, and no report of that is on the way.
+    return any(r.kind != "success" or (not r.is_seen and (r.attempt > 1 or r.has_lineage or r.reason)) for r in reports)
 
 
 def _confirmed_reports(reports: Sequence[Report], reported: Container[tuple[int, int]] = ()) -> list[Report]:
-    """Remove reports that call an attempt lost which a worker reported, here or in the attempts (run, number) of
-    `reported`.
+    """Remove reports that call an attempt lost, or saw its end, which a worker reported, here or in the attempts (run,
+    number) of `reported`.
 
-    Of these only the message is stored, where the worker brought none.
+    Of lost ones only the message is stored, where the worker brought none.
     """
-    words = {(r.run, r.attempt) for r in reports if r.kind != LOST}
-    return [r for r in reports if r.kind != LOST or not ((r.run, r.attempt) in words or (r.run, r.attempt) in reported)]
+    words = {(r.run, r.attempt) for r in reports if r.kind != LOST and not r.is_seen}
+    ends = words | {(r.run, r.attempt) for r in reports if r.kind != LOST}
+    return [
+        r
+        for r in reports
+        if (r.run, r.attempt) not in (words if r.is_seen else ends if r.kind == LOST else ())
+        and not ((r.is_seen or r.kind == LOST) and (r.run, r.attempt) in reported)
+    ]
 
 
 def _state(report: Report) -> str:
@@ -369,6 +381,8 @@ def _caveats(reports: Iterable[Report], expires_at: datetime | None, before: int
             caveats |= Caveat.CHORD
         if r.is_formless:
             caveats |= Caveat.NO_FORM
+        if not r.is_seen:
+            caveats &= ~Caveat.SEEN
     caveats = caveats | Caveat.EXPIRES if expires_at else caveats & ~Caveat.EXPIRES
     return caveats or None
 
@@ -389,7 +403,7 @@ def _insert(unknown: dict[Name, list[Report]], marks: _References, now: datetime
         row |= _state_columns(max(seen, key=_precedence)) | _display_columns(latest, marks)
         row |= {"first_failed_at": min(r.ended_at for r in failed), "received_at": now}
         row["made_at"] = next((r.made_at for r in mine if r.made_at is not None), None)
-        row["caveats"] = _caveats(mine, row["expires_at"], Caveat.NO_MESSAGE)
+        row["caveats"] = _caveats(mine, row["expires_at"], Caveat.NO_MESSAGE | Caveat.SEEN)
         rows.append([row[column] for column in _COLUMNS])
         documents[name] = search_document(row, latest)
     written = statements.insert(Failure, _COLUMNS, rows, conflict="DO NOTHING", returning=("id", *_NAME_COLUMNS))
@@ -470,7 +484,8 @@ def _changes(
     failed = _failed_reports(seen)
     if failed:
         latest = max(failed, key=_precedence)
-        if before.face is None or latest.rank > before.face:
+        is_better = bool((row["caveats"] or 0) & Caveat.SEEN) and not latest.is_seen and latest.rank == before.face
+        if before.face is None or latest.rank > before.face or is_better:
             face = latest
             change |= _display_columns(latest, marks)
         elif not row["task"] and latest.task and latest.rank == before.face:

@@ -229,7 +229,7 @@ def file_overdue_retries(now: datetime, delays: Delays) -> int:
     found = 0
     late = Failure.objects.filter(state=FailureState.RETRYING, due_at__lt=now - timedelta(seconds=_MARGIN_S))
     for source in sorted(set(late.values_list("source", flat=True).distinct())):
-        if config.keeps_dead(source) or source in delays.late:
+        if config.is_pulled(source) or source in delays.late:
             continue  # it is asked itself what became of its retries; or their reports may be among those that wait
         timeout_s = max(_visibility_timeout_s(source), delays.timeouts_s.get(source, 0.0))
         latest = now - timedelta(seconds=timeout_s + _MARGIN_S)

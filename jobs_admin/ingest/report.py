@@ -85,6 +85,7 @@ class Report:
     raw_sha256: str
     is_raw_complete: bool
     is_chord_member: bool
+    is_seen: bool  # the desk saw it in its system's events: a report of the guard on the same attempt knows more
     is_formless: bool  # no message of its queue system: it can be stored, not sent
     expires_at: datetime | None
     made_at: datetime | None  # when the job was made, where its system may give its id to another later
@@ -205,6 +206,7 @@ def parse_report(
         raw_sha256=_text(envelope.raw_sha256, 64),
         is_raw_complete=is_complete,
         made_at=_moment(envelope.made_at),
+        is_seen=envelope.is_seen is True and trust is None,
         **_message_facts(source, raw if is_complete else None, kind),
         terms="" if is_success else document_without_stack(name | shown),
     )

@@ -28,6 +28,8 @@ class Caveat:
     NO_FORM = 16  # not in the form of its queue system's messages, which alone can be given an id and sent
     REMOVED = 32  # removed from its source after a discard: a replay puts it back from the stored message
 
+    SEEN = 64  # seen in its system's events alone: no guard was there to store the message
+
     UNSENDABLE = TRUNCATED | NO_MESSAGE | NO_FORM  # any of these: the stored message cannot be sent
 
 

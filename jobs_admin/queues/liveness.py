@@ -124,7 +124,7 @@ def stalled_reader(source: Source, now: datetime) -> Stall | None:
     if source.why_not_pulled and source.not_pulled_since is not None:
         return Stall(source.not_pulled_since, source.why_not_pulled)
     try:
-        if not config.keeps_dead(source.name):
+        if not config.is_pulled(source.name):
             return None
     except Exception as error:  # an adapter that cannot be made must not hide the other sources
         return Stall(source.first_seen, f"{type(error).__name__}: {error}")

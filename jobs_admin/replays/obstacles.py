@@ -278,6 +278,9 @@ def _messages(now: datetime) -> Iterator[Obstacle]:
     seen = 0
     for bits in special.values_list("caveats", flat=True).distinct():
         seen |= bits
+    if seen & Caveat.SEEN:
+        reason = "seen, not replayable: no guard in its worker stored the message"
+        yield _caveat("seen", reason, Caveat.SEEN)
     if seen & Caveat.NO_MESSAGE:
         yield _caveat("no_message", "no message was stored", Caveat.NO_MESSAGE)
     if seen & Caveat.TRUNCATED:

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
@@ -26,7 +27,9 @@ from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.core.text import representable
 from jobs_admin.db import counters
 from jobs_admin.ingest import lineages
-from jobs_admin.models import Source
+from jobs_admin.models import Failure, Source, Worker
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.source import ALIVE_S
 from jobs_admin.retries import rechecking, rescheduling
 from jobs_admin.sources.base import Pulled, PulledSource, SourceError, Unread
 
@@ -45,15 +48,15 @@ def step(name: str) -> bool:
     """Sees to it that each such source is read, by a thread of this process. Never finds more to do at once (False)."""
     for source in config.sources():
         thread = _threads.get(source)
-        if _keeps_dead(source) and (thread is None or not thread.is_alive()):
+        if _is_pulled(source) and (thread is None or not thread.is_alive()):
             _threads[source] = threading.Thread(target=_go_on, args=(source,), daemon=True, name=f"pull {source}")
             _threads[source].start()
     return False
 
 
-def _keeps_dead(source: str) -> bool:
+def _is_pulled(source: str) -> bool:
     try:
-        return config.keeps_dead(source)
+        return config.is_pulled(source)
     except Exception:  # a defect of one adapter must not keep the others unread
         log.exception("Source %s cannot be read", source)
         return False
@@ -69,7 +72,7 @@ def _go_on(source: str) -> None:
     me = f"{socket.gethostname()}:{os.getpid()}"
     pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, least_s=_FIRST_PAUSE_S / 2)
     text = ""
-    while config.keeps_dead(source):
+    while config.is_pulled(source):
         why = ""
         wait_s = _FIRST_PAUSE_S
         try:
@@ -162,7 +165,7 @@ def _move_on(source: str, mine: QuerySet[Source], pulled: Pulled) -> bool:
 
 
 def _adapter(source: str) -> PulledSource:
-    return cast(PulledSource, config.adapter(source))  # asked only of those that `keeps_dead`
+    return cast(PulledSource, config.adapter(source))  # asked only of those that `is_pulled`
 
 
 def _file(reports: Sequence[Envelope]) -> int:
@@ -181,7 +184,7 @@ def _file(reports: Sequence[Envelope]) -> int:
 
 def _file_part(reports: Sequence[Envelope]) -> int:
     try:
-        entries = [(_name(one), encode(one)) for one in lineages.assign_runs(reports)]
+        entries = [(_name(one), encode(one)) for one in lineages.assign_runs(_seen_jobs(reports))]
     except Error:
         raise
     except Exception as error:  # one report of a page: those behind it are filed all the same
@@ -191,6 +194,35 @@ def _file_part(reports: Sequence[Envelope]) -> int:
         _set_aside(one.source, [Unread.from_error(one.queue, one.job_id, one.raw or b"", error)])
         return 0
     return ingest.file(entries, is_trusted=True).new_attempts
+
+
+def _seen_jobs(reports: Sequence[Envelope]) -> list[Envelope]:
+    """The reports, without those of workers whose guard reports the same; each with its attempt.
+
+    Where a source could not say which attempt it was (0), it is the next one of a job that waits for a retry, or the first of an
+    unknown job; of any other job the end is known.
+    """
+    if not any(one.is_seen for one in reports):
+        return list(reports)
+    sources = {one.source for one in reports}
+    alive = Worker.objects.filter(source__in=sources, seen_at__gte=timezone.now() - timedelta(seconds=ALIVE_S))
+    guarded = set(alive.values_list("source", "name"))
+    unsure = [representable(one.job_id)[:255] for one in reports if one.attempt == 0]
+    rows = Failure.objects.filter(source__in=sources, job_id__in=unsure) if unsure else Failure.objects.none()
+    known = {(row[0], row[1]): row[2:] for row in rows.values_list("source", "job_id", "state", "attempts")}
+    found = []
+    for one in reports:
+        if (one.source, one.worker) in guarded:
+            continue
+        if one.attempt == 0:
+            state, attempts = known.get((one.source, representable(one.job_id)[:255]), ("", 0))
+            if state not in ("", FailureState.RETRYING):
+                continue
+            one = replace(one, attempt=attempts + 1)
+        state = FailureState.RETRYING if one.kind == "retry" else FailureState.DEAD
+        known[one.source, representable(one.job_id)[:255]] = (state, one.attempt)
+        found.append(one)
+    return found
 
 
 def _set_aside(source: str, unread: Sequence[Unread]) -> None:

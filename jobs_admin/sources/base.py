@@ -63,6 +63,7 @@ class Capabilities:
     peek: bool = False
     remove: bool = False  # dead letters can be taken out of the system
     holds_dead: bool = False  # the system keeps dead letters itself: they are pulled (`PulledSource`)
+    follows: bool = False  # failures are seen in the system's own events, without messages: they are pulled, too
     gives_back: bool = False  # what a dead worker had fetched can be put back on its queue (`GivesBack`)
     in_place: bool = False  # a job that is sent goes on under the id that it has: each run has the same
     reschedule: bool = False  # when a waiting retry is due, and how many attempts it may have, can be changed

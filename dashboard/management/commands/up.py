@@ -57,12 +57,17 @@ class Command(BaseCommand):
         )
         parser.add_argument("--data", help="folder of database, secrets and logs (default: var)")
         parser.add_argument("--no-demo", action="store_true", help="start without the demo shop")
+        parser.add_argument(
+            "--watch",
+            metavar="URL",
+            help="a Celery broker to watch in guest mode: read-only, no guard in its workers; without the demo shop",
+        )
         parser.add_argument("--open", action="store_true", help="open the overview in a browser")
 
-    def handle(self, *, port: int, no_demo: bool, open: bool, **options: object) -> None:
+    def handle(self, *, port: int, no_demo: bool, open: bool, watch: str | None = None, **options: object) -> None:
         if not 1 <= port <= 65535:
             raise Misconfigured(f"--port must be from 1 to 65535, not {port}. Nothing was started.")
-        desk = Desk(environment.data_folder(), wanted_port=port, has_demo=not no_demo)
+        desk = Desk(environment.data_folder(), wanted_port=port, has_demo=not no_demo and watch is None)
         try:
             desk.take_lock()
             desk.start()

@@ -14,8 +14,10 @@ from pydantic import AfterValidator
 from dashboard.web.access import needs
 from dashboard.web.api import shapes
 from dashboard.web.api.base import REFUSALS, api
+from jobs_admin import config
 from jobs_admin.core.text import representable
 from jobs_admin.models.access import ADMIN, VIEWER, Viewer
+from jobs_admin.queues import coverage, event_switch
 from jobs_admin.trust import admission
 
 Name = Annotated[str, Path(max_length=63), AfterValidator(representable)]
@@ -49,6 +51,60 @@ def list_refused_reports(request: HttpRequest) -> Any:
 
 def _answer(one: admission.Refusals) -> dict[str, Any]:
     return {name: getattr(one, name) for name in Refused.model_fields} | {"cause": one.word}
+
+
+class Gap(Schema):
+    start: datetime
+    end: datetime | None  # null: it lasts
+    missed: int  # jobs that ran meanwhile, at least
+
+
+class Coverage(Schema):
+    """What was seen of a source in guest mode in the last hour."""
+
+    source: str
+    share: float | None  # of the jobs that workers ran, from 0 to 1; null: they ran none
+    executed: int
+    seen: int
+    gaps: list[Gap]
+    silent: list[str]  # workers that send no events of their jobs
+    failed: int  # jobs seen to fail; with has_more the latest of them
+    replayable: int  # of these, jobs that could be replayed with the guard
+    has_more: bool
+
+
+@api.get("/sources/coverage", response={200: shapes.Listed[Coverage], **REFUSALS}, tags=["sources"])
+@needs(VIEWER)
+def list_coverage(request: HttpRequest) -> Any:
+    """Return what was seen of each source in guest mode."""
+    found = coverage.read([name for name in config.sources() if request.auth.may(VIEWER, name)], timezone.now())
+    return shapes.listed(list(found.values()), _coverage, next=None, count=len(found))
+
+
+def _coverage(one: coverage.SourceCoverage) -> dict[str, Any]:
+    found = {name: getattr(one, name) for name in Coverage.model_fields}
+    return found | {"gaps": [{"start": gap.start, "end": gap.end, "missed": gap.missed} for gap in one.gaps]}
+
+
+@api.post("/sources/{source}/enable-events", response={204: None, **REFUSALS}, tags=["sources"])
+@needs(ADMIN)
+def enable_events(request: HttpRequest, source: Name) -> Any:
+    """Ask all workers of a source in guest mode to send events of their jobs, until they restart."""
+    return _switch_events(request, source, on=True)
+
+
+@api.post("/sources/{source}/disable-events", response={204: None, **REFUSALS}, tags=["sources"])
+@needs(ADMIN)
+def disable_events(request: HttpRequest, source: Name) -> Any:
+    """Ask all workers of a source in guest mode to send no more events of their jobs."""
+    return _switch_events(request, source, on=False)
+
+
+def _switch_events(request: HttpRequest, source: str, *, on: bool) -> tuple[int, None]:
+    if not request.auth.may(VIEWER, source):
+        raise Http404("Source not found, or not visible to this token.")
+    event_switch.switch(request.auth, source, on=on)
+    return 204, None
 
 
 @api.post("/sources/{source}/accept", response={200: Decided, **REFUSALS}, tags=["sources"])

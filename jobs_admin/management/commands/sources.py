@@ -1,4 +1,4 @@
-"""Sources that are to be accepted, and reports that were refused: `sources list`, `accept`, `discard`, `file`."""
+"""Sources that are to be accepted, refused reports, and sources in guest mode: `sources list`, `accept`, `coverage` …"""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from argparse import ArgumentParser
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from jobs_admin import trust
+from jobs_admin import config, trust
 from jobs_admin.core.refused import Refused
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import moment, table
+from jobs_admin.models.access import VIEWER
+from jobs_admin.queues import coverage, event_switch
 from jobs_admin.trust import admission
 
 
 class Command(BaseCommand):
-    help = "List unknown sources and refused reports; accept or discard a source, file or discard reports."
+    help = (
+        "List unknown sources and refused reports; accept or discard a source, file or discard reports. "
+        "Guest mode: show coverage, switch events."
+    )
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -27,11 +32,22 @@ class Command(BaseCommand):
             "discard": "Delete the stored reports of an unknown source, or the refused ones of a known source.",
         }.items():
             acts.add_parser(act, help=what).add_argument("source", metavar="SOURCE")
+        events = {
+            "enable-events": "Ask all workers of a Celery source in guest mode to send events of their jobs, until they restart.",
+            "disable-events": "Ask them to stop.",
+        }
+        for act, what in events.items():
+            acts.add_parser(act, help=what).add_argument("source", metavar="SOURCE")
+        acts.add_parser("coverage", help="List what was seen of sources in guest mode in the last hour.")
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
     def handle(self, *, act: str, source: str = "", **options: object) -> None:
         if act == "list":
             for line in listing():
+                self.stdout.write(line)
+            return
+        if act == "coverage":
+            for line in coverage_lines():
                 self.stdout.write(line)
             return
         try:
@@ -48,6 +64,11 @@ def _confirmation(act: str, source: str) -> str:
     if act == "file":
         count = admission.file_unsigned(terminal.viewer(), source)
         return f"{count:,} reports of {source} are filed by `watch` within seconds."
+    if act in ("enable-events", "disable-events"):
+        event_switch.switch(terminal.viewer(), source, on=act == "enable-events")
+        if act == "disable-events":
+            return f"Workers of {source} were asked to send no more events of their jobs."
+        return f"Workers of {source} were asked to send events of their jobs. A worker that restarts no longer does without -E."
     is_waiting = source in {one.source for one in admission.state(terminal.viewer(), timezone.now()).waiting}
     count = (admission.discard if is_waiting else admission.discard_refused)(terminal.viewer(), source)
     return f"{count:,} reports of {source} are deleted."
@@ -63,6 +84,25 @@ def _refused_without_key(source: str) -> str:
         f"{source} has no key: further reports of its workers are refused, because {why}. Create a key with "
         f"`manage.py source-key create {source}`."
     )
+
+
+def coverage_lines() -> list[str]:
+    """A line for each source in guest mode, below a line of headings; then the gaps."""
+    viewer = terminal.viewer()
+    found = coverage.read([name for name in config.sources() if viewer.may(VIEWER, name)], timezone.now())
+    rows = [("SOURCE", "SEEN", "JOBS", "FAILED", "WITH GUARD", "SILENT WORKERS")]
+    for one in found.values():
+        share = "–" if one.percent is None else f"{one.percent}%"
+        failed = f"{one.failed:,}+" if one.has_more else f"{one.failed:,}"
+        rows.append((one.source, share, f"{one.executed:,}", failed, f"{one.replayable:,}", f"{len(one.silent):,}"))
+    lines = table(rows)
+    for one in found.values():
+        for gap in one.gaps:
+            until = f"to {moment(gap.end)}" if gap.end else "until now"
+            lines.append(
+                f"{one.source}: events were not read from {moment(gap.start)} {until}; at least {gap.missed:,} jobs ran."
+            )
+    return lines
 
 
 def listing() -> list[str]:

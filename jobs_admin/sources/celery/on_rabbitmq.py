@@ -52,6 +52,7 @@ class CeleryOnRabbitMQ(celery_message.Reader):
         self._ledger = Ledger(name, store, store_prefix)
         self._sender = Sender(name, url, self._ssl, self._ledger, float(options.get("confirm_within_s", 10)))
         self._management = management(name, url, str(options.get("management_url") or ""))
+        self._asks_workers = options.get("guard", True) is not False  # the question declares a queue
         self._found: tuple[float, set[str]] | None = None
 
     # Reading
@@ -83,7 +84,10 @@ class CeleryOnRabbitMQ(celery_message.Reader):
         here = {name for name, one in states.items() if one.is_ours}
         before = self._found[1] if self._found else set()
         if self._found is None or time.monotonic() - self._found[0] > _QUEUES_FOR_S:
-            self._found = (time.monotonic(), before | set(self.workers() or ()))
+            self._found = (
+                time.monotonic(),
+                before | set((self.workers() or ()) if self._asks_workers else ("celery",)),
+            )
         return self._found[1] | here
 
     def workers(self) -> dict[str, set[str]] | None:

@@ -1,4 +1,4 @@
-"""Consumers of queues, as Celery's workers report them by remote control; by kombu alone."""
+"""Celery's remote control by kombu alone: consumers of queues, and the switch of events."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from amqp.exceptions import AMQPError
 from kombu.connection import Connection
 from kombu.exceptions import KombuError
 from kombu.pidbox import Mailbox
+
+from jobs_admin.sources.base import SourceUnreachable
 
 _ANSWER_S = 0.8  # workers answer each other in milliseconds; who is in the middle of a job may not
 _BROKER_S = 2.0
@@ -41,3 +43,15 @@ def _answers(url: str, transport_options: dict[str, Any], ssl: Any) -> list[dict
             connection.connection.transport.sock.settimeout(_BROKER_S)
         mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)  # type: ignore[no-untyped-call]
         return list(mailbox.multi_call("active_queues", timeout=_ANSWER_S) or ())
+
+
+def switch_events(url: str, on: bool, transport_options: Mapping[str, Any], ssl: Any = None) -> None:
+    """Publish Celery's remote control `enable_events` or `disable_events` to all workers. Raises SourceUnreachable."""
+    options = dict(transport_options)
+    try:
+        with Connection(url, transport_options=options, connect_timeout=_BROKER_S, ssl=ssl or False) as connection:  # type: ignore[no-untyped-call]
+            connection.ensure_connection(max_retries=1, timeout=_BROKER_S)
+            mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)  # type: ignore[no-untyped-call]
+            mailbox.cast("enable_events" if on else "disable_events", {})
+    except (redis.RedisError, AMQPError, KombuError, OSError, KeyError) as error:
+        raise SourceUnreachable(f"The broker did not accept it ({type(error).__name__}).") from error

@@ -1,0 +1,377 @@
+"""Celery without our guard: failures as its events and its result backend report them, read only.
+
+What is read has no message, so nothing of it can be sent again. Depths are those of the broker's adapter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import redis
+
+from jobs_admin.core import coverage as covered
+from jobs_admin.core import display, keys
+from jobs_admin.core.coverage import Coverage, WorkerCoverage
+from jobs_admin.core.envelope import Envelope
+from jobs_admin.core.redaction import named_values, without_values
+from jobs_admin.sources.amqp import SCHEMES
+from jobs_admin.sources.base import (
+    Capabilities,
+    Finding,
+    JobChanges,
+    Pulled,
+    Ref,
+    Rescheduled,
+    SourceError,
+    SourceSettings,
+    SourceUnreachable,
+)
+from jobs_admin.sources.celery import events as celery_events
+from jobs_admin.sources.celery.events import Ended, Events
+from jobs_admin.sources.celery.listening import Listener, Messages, rabbitmq_messages, redis_messages
+from jobs_admin.sources.celery.results import Result, Results
+
+_MESSAGES_AT_ONCE = 1_000
+_GAP_S = 2.0  # without a reading for longer, there is a gap
+_CHECK_EVERY_S = 5.0
+_SEARCH_EVERY_S = 1.0
+_MOST_CHECKED = 200
+_UNSEEN_S = 86_400.0  # a retry without news for longer
+_QUEUE_FOR_S = 60.0
+UNKNOWN_QUEUE = "unknown"
+
+
+class Followed:
+    """A `sources.PulledSource` around the adapter of Celery's broker. Options: `result_backend`, `event_exchange`,
+    `result_prefix`, and those of the broker.
+    """
+
+    every_s = 1.0
+
+    def __init__(
+        self,
+        given: SourceSettings,
+        broker: Any,
+        open_messages: Callable[[str], Messages],
+        parse: Callable[[bytes], Any],
+    ) -> None:
+        self.name = given.name
+        self.can: Capabilities = replace(broker.can, follows=True, gives_back=False)
+        self._broker = broker
+        self._url, self._ssl = given.url, given.options.get("ssl") or False
+        self._prefix = str(given.options.get("global_keyprefix", ""))
+        self._is_amqp = given.url.partition("://")[0] in SCHEMES
+        self._exchange = str(given.options.get("event_exchange", "celeryev"))
+        self._open_messages, self._parse = open_messages, parse
+        self._listener: Listener | None = None
+        self._events = Events()
+        self._results = _results(given)
+        self._store, self._key = given.store, keys.coverage(given.name, given.store_prefix)
+        self._coverage: Coverage | None = None
+        self._checked_at = self._searched_at = 0.0
+        self._only_queue = (float("inf"), given.queues[0]) if len(given.queues) == 1 else (0.0, UNKNOWN_QUEUE)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything that is not about failures is the broker's: depths, findings, and sending what the guard captured."""
+        return getattr(self._broker, name)
+
+    def workers(self) -> dict[str, set[str]] | None:
+        """None: a question to workers would be written to the broker."""
+        return None
+
+    def findings(self) -> list[Finding]:
+        found = [] if self._is_amqp else list(self._broker.findings())  # those of RabbitMQ publish a message
+        coverage = self._load_coverage()
+        silent = sorted(name for name, one in coverage.workers.items() if one.sends_events is False) if coverage else []
+        if silent:
+            names = ", ".join(name[:60] for name in silent[:3]) + (
+                f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+            )
+            found.append(
+                Finding(
+                    "events-off",
+                    "warning",
+                    f"{'This worker sends' if len(silent) == 1 else 'These workers send'} no events of their jobs: {names}. "
+                    "Their failures are seen only where the result backend stores them.",
+                    "Start them with -E, or set worker_send_task_events = True. Or send enable_events once: "
+                    f"manage.py sources enable-events {self.name}.",
+                )
+            )
+        return found
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        self._broker.close()
+        if self._results is not None:
+            self._results.close()
+
+    def switch_events(self, on: bool) -> None:
+        """Ask all workers to send events of their jobs, or to stop. Raises SourceUnreachable."""
+        from jobs_admin.sources.celery import workers as celery_workers
+
+        options = {} if self._is_amqp else {"global_keyprefix": self._prefix, "max_retries": 1}
+        celery_workers.switch_events(self._url, on, options, self._ssl)
+
+    # -- reading
+
+    def dead_letters(self, after: str) -> Pulled:
+        """See `base.PulledSource`. The place means nothing: an event comes once."""
+        now = time.time()
+        coverage = self._follow(now)
+        try:
+            messages = self._listener.take(_MESSAGES_AT_ONCE) if self._listener else []
+        except SourceUnreachable:
+            self._listener = None
+            raise
+        for message in messages:
+            try:
+                for event in self._parse(message):
+                    self._events.add(event, now)
+            except celery_events.UnreadableEvent:
+                self._events.unreadable += 1
+        self._count(coverage, now)
+        ended = self._events.take_ended(now)
+        stored = self._read_results([one.job_id for one in ended if one.kind != "success"])
+        reports = [self._report(one, stored.get(one.job_id)) for one in ended]
+        is_more = self._listener is not None and self._listener.is_more
+        if not is_more:
+            reports += self._missed_failures(now)
+        succeeded, self._events.succeeded = self._events.succeeded, 0
+        ran = {(self._queue(), int(now // 60)): succeeded} if succeeded else {}
+        coverage.at = now
+        return Pulled(reports, after, is_more, receipt=coverage.dump(), ran=ran)
+
+    def confirm_filed(self, pulled: Pulled) -> None:
+        """Store what was seen until now, for the screens and for a process that goes on."""
+        if self._store is not None:
+            try:
+                self._store().set(self._key, pulled.receipt)
+            except (redis.RedisError, OSError) as error:
+                raise SourceUnreachable(f"Redrive's own Redis does not answer ({type(error).__name__}).") from error
+
+    def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
+        """What became of retries: when they are due, how they ended by the result backend, and those without news."""
+        now = time.time()
+        retrying = [job for job in jobs if job.state == "retrying"]
+        if not retrying:
+            return JobChanges()
+        due = {
+            job: at
+            for job in retrying
+            if (known := self._events.jobs.get(job.job_id)) and (at := known.due_at) is not None
+        }
+        if now - self._checked_at < _CHECK_EVERY_S:
+            return JobChanges(due=due)
+        self._checked_at = now
+        stored = self._read_results([job.job_id for job in retrying[:_MOST_CHECKED] if job not in due])
+        reports = [
+            self._report_result(one, "success" if one.status == "SUCCESS" else "")
+            for one in stored.values()
+            if one.status in ("SUCCESS", "FAILURE")
+        ]
+        gone = {
+            job: "its outcome was not seen within a day"
+            for job in retrying
+            if job.at is not None and now - job.at > _UNSEEN_S and job.job_id not in stored and job not in due
+        }
+        return JobChanges(reports, gone, due)
+
+    def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
+        return set()
+
+    def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
+        return set()
+
+    # -- coverage
+
+    def _follow(self, now: float) -> Coverage:
+        """Subscribe where that is not so, and note the interval that was not read."""
+        coverage = self._coverage
+        if coverage is None:
+            coverage = self._coverage = self._load_coverage() or Coverage(since=now)
+        is_new = self._listener is None or not self._listener.is_subscribed
+        if self._listener is None:
+            where = getattr(self._broker, "_where", f"The broker of {self.name}")
+            self._listener = Listener(self.name, lambda: self._open_messages(self._exchange), where)
+            self._events.resume({name: (one.pid, one.processed) for name, one in coverage.workers.items()})
+        if is_new and coverage.at and now - coverage.at > _GAP_S and not self._is_in_gap(coverage):
+            coverage.add_gap(coverage.at, now)
+        return coverage
+
+    def _is_in_gap(self, coverage: Coverage) -> bool:
+        return bool(coverage.gaps) and coverage.gaps[-1].start == coverage.at
+
+    def _count(self, coverage: Coverage, now: float) -> None:
+        events, minute = self._events, coverage.minute(now)
+        minute.started += events.started
+        minute.executed += events.executed
+        minute.missed += events.missed
+        if coverage.gaps:
+            gap = coverage.gaps[-1]
+            gap.missed += events.missed
+            if gap.start == coverage.at:
+                gap.end = now
+        coverage.unreadable += events.unreadable
+        events.started = events.executed = events.missed = events.unreadable = 0
+        if self._listener is not None:
+            coverage.dropped += self._listener.dropped
+            self._listener.dropped = 0
+        for name, one in events.workers.items():
+            if one.at:
+                coverage.workers[name] = WorkerCoverage(one.pid, one.processed, one.executed, one.started, one.at)
+        for name in [name for name, one in coverage.workers.items() if now - one.at > 600]:
+            del coverage.workers[name]
+
+    def _load_coverage(self) -> Coverage | None:
+        if self._store is None:
+            return None
+        try:
+            return covered.parse(self._store().get(self._key))
+        except (redis.RedisError, OSError) as error:
+            raise SourceUnreachable(f"Redrive's own Redis does not answer ({type(error).__name__}).") from error
+
+    # -- results
+
+    def _read_results(self, job_ids: Sequence[str]) -> dict[str, Result]:
+        """Stored results, for what events do not say; none where they cannot be read, which the coverage says."""
+        if self._results is None or not job_ids:
+            return {}
+        try:
+            found = self._results.read(job_ids)
+        except (SourceError, ValueError) as error:
+            self._note_results(str(error))
+            return {}
+        self._results.mark_known(job_ids)
+        return found
+
+    def _missed_failures(self, now: float) -> list[Envelope]:
+        if self._results is None or now - self._searched_at < _SEARCH_EVERY_S:
+            return []
+        self._searched_at = now
+        try:
+            found = self._results.find_failures(now)
+        except (SourceError, ValueError) as error:
+            self._note_results(str(error))
+            return []
+        self._note_results("read" if self._results.has_any else "empty")
+        return [self._report_result(one) for one in found]
+
+    def _note_results(self, state: str) -> None:
+        if self._coverage is not None:
+            self._coverage.results = state
+
+    # -- reports
+
+    def _queue(self) -> str:
+        """The queue of a job of which nothing names it: the only one there is."""
+        until, queue = self._only_queue
+        if time.monotonic() > until:
+            try:
+                known = [depth.queue for depth in self._broker.depths()]
+            except SourceError:
+                known = []
+            queue = known[0] if len(known) == 1 else UNKNOWN_QUEUE
+            self._only_queue = (time.monotonic() + _QUEUE_FOR_S, queue)
+        return queue
+
+    def _report(self, ended: Ended, stored: Result | None) -> Envelope:
+        job = ended.job
+        error_type, message = celery_events.error_of(ended) if ended.kind != "success" else ("", "")
+        task, trace, attempt = job.task if job else "", ended.trace, ended.attempt
+        args, kwargs = (_arguments(job.args, []), _arguments(job.kwargs, {})) if job else ("", "")
+        queue = ""
+        if stored is not None:
+            # Of another attempt, what it says of the job is true all the same.
+            task, queue = task or stored.task, stored.queue
+            args = stored.args if stored.args not in (None, "") else args
+            kwargs = stored.kwargs if stored.kwargs not in (None, "") else kwargs
+            if not attempt and stored.retries is not None:
+                attempt = stored.retries + 1
+        if ended.kind == "unknown_task":
+            task = task or message
+        return self._envelope(
+            ended.job_id, ended.kind, attempt, ended.at, task, queue, ended.worker, error_type, message, trace, args, kwargs,
+            ended.duration_s,
+        )  # fmt: skip
+
+    def _report_result(self, stored: Result, kind: str = "") -> Envelope:
+        attempt = 0 if stored.retries is None else stored.retries + 1
+        kind = kind or celery_events.kind_of(stored.error_type)
+        at = stored.at if stored.at is not None else time.time()
+        return self._envelope(
+            stored.job_id, kind, attempt, at, stored.task, stored.queue, stored.worker, stored.error_type, stored.message,
+            stored.trace, stored.args, stored.kwargs, None,
+        )  # fmt: skip
+
+    def _envelope(
+        self, job_id: str, kind: str, attempt: int, at: float, task: str, queue: str, worker: str, error_type: str,
+        message: str, trace: str, args: Any, kwargs: Any, duration_s: float | None,
+    ) -> Envelope:  # fmt: skip
+        is_success = kind == "success"
+        shown_args, shown_kwargs = _shown(args), _shown(kwargs)
+        secrets = named_values(args, kwargs)
+        message, in_message = without_values(message, secrets)
+        trace, in_trace = without_values(trace, secrets)
+        error, stack = display.shown_message(message), display.shown_trace(trace)
+        hidden = shown_args.redacted + shown_kwargs.redacted + error.redacted + stack.redacted + in_message + in_trace
+        return Envelope(
+            source=self.name,
+            queue=queue or self._queue(),
+            task=task,
+            job_id=job_id,
+            kind=kind,
+            attempt=attempt,
+            at=at,
+            error_type="" if is_success else error_type,
+            message="" if is_success else error.text,
+            duration_s=duration_s,
+            worker=worker,
+            host=worker.rpartition("@")[2],
+            args=shown_args.text,
+            kwargs=shown_kwargs.text,
+            redacted=hidden,
+            is_seen=True,
+            trace="" if is_success else stack.text,
+        )
+
+
+def _results(given: SourceSettings) -> Results | None:
+    """The result backend to read: the configured one, else the Redis that is the broker; None where it is none or "none"."""
+    url = str(given.options.get("result_backend") or given.url)
+    if url == "none" or url.partition("://")[0] not in ("redis", "rediss", "redis+socket", "unix"):
+        return None
+    return Results(given.name, url, str(given.options.get("result_prefix", "")))
+
+
+def _arguments(text: str, empty: Any) -> Any:
+    """The arguments in Celery's repr: their values, or its text without what was cut at its end."""
+    if not text:
+        return ""
+    value = celery_events.literal(text)
+    if value is None:
+        return text if text.endswith((")", "]", "}")) else text[: max(text.rfind(","), 0)] + " …"
+    return list(value) if isinstance(value, tuple) else value if value else empty
+
+
+def _shown(value: Any) -> display.Shown:
+    if value is None or value == "":
+        return display.Shown("", 0)
+    return display.shown_json(value)
+
+
+def open_followed(given: SourceSettings, broker: Any) -> Followed:
+    """The adapter for a source with `guard = false`. Nothing is dialled yet."""
+    if given.url.partition("://")[0] in SCHEMES:
+        ssl = given.options.get("ssl") or False
+        return Followed(given, broker, lambda name: rabbitmq_messages(given.url, ssl, name), celery_events.from_json)
+    client = broker._client
+    prefix = str(given.options.get("global_keyprefix", ""))
+    db = client.connection_pool.connection_kwargs.get("db") or 0
+    return Followed(
+        given, broker, lambda name: redis_messages(client, f"{prefix}/{db}.{name}"), celery_events.from_kombu
+    )

@@ -1,0 +1,334 @@
+"""Celery without the guard: failures of a stock app are filed from its events and its result backend, and nothing is written there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import uuid
+from datetime import timedelta
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import pytest
+import redis
+from django.utils import timezone
+
+from jobs_admin import config
+from jobs_admin.core import keys
+from jobs_admin.core.coverage import parse
+from jobs_admin.models import Attempt, Failure, Group, Payload, QueueCounter, Source, Unfiled, Worker
+from jobs_admin.models.counter import MINUTE
+from jobs_admin.models.failure import Caveat
+from jobs_admin.replays import obstacles
+from jobs_admin.replays.options import Options
+from jobs_admin.retries import pulling, rechecking
+from tests.kit.sources import forget_configuration
+from tests.kit.stock import StockWorker
+from tests.kit.waiting import wait_until
+
+pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def follow(store, settings, tmp_path, monkeypatch):
+    """A function that configures the source `shop` at a broker, without a guard."""
+    monkeypatch.setattr(rechecking, "_rested", {})
+    monkeypatch.setattr(rechecking, "_places", {})
+
+    def configure(url, **options):
+        file = tmp_path / "sources.toml"
+        lines = [f"{name} = {json.dumps(value)}" for name, value in options.items()]
+        file.write_text(
+            "\n".join(['[sources.shop]\nbackend = "celery"', f"url = {json.dumps(url)}", "guard = false", *lines])
+        )
+        settings.REDRIVE_SOURCES = str(file)
+        forget_configuration(config)
+        pull()
+        return config.adapter("shop")
+
+    yield configure
+    config.adapter("shop").close()
+    forget_configuration(config)
+
+
+@pytest.fixture
+def stock(tmp_path):
+    """A function that starts a stock worker; all are stopped."""
+    started = []
+
+    def start(broker, **how):
+        started.append(StockWorker(broker, tmp_path, **how).start())
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.stop()
+
+
+def pull(puller="one"):
+    return pulling.pull("shop", puller)
+
+
+def pull_until(reached, what):
+    def look():
+        pull()
+        return reached()
+
+    return wait_until(
+        look,
+        what,
+        every_s=0.2,
+        within_s=25,
+        text=lambda: (
+            Failure.objects.values_list("task", "kind", "state", "attempts"),
+            coverage(),
+            Source.objects.values("why_not_pulled"),
+            Unfiled.objects.values(),
+        ),
+    )
+
+
+def pull_heartbeat():
+    """Read until a worker is known: what it runs from then on is compared with its events."""
+    pull_until(lambda: coverage().workers, "a heartbeat")
+
+
+def coverage():
+    return parse(config.store().get(keys.coverage("shop")))
+
+
+def attempts():
+    rows = Attempt.objects.exclude(kind="success").values_list("job_id", "attempt", "kind")
+    return sorted(rows)
+
+
+def ended(worker, *ends):
+    kinds = {"failed": "exception", "retried": "retry"}
+    return sorted((job, attempt, kinds[end]) for job, _, attempt, end in worker.lines() if end in ends)
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def broker(request, engine, store):
+    if request.param == "redis":
+        return engine.url.removesuffix("/0") + "/3"
+    return request.getfixturevalue("rabbit_node").url
+
+
+def test_failures_of_a_stock_app_are_grouped_with_their_attempts(follow, stock, broker):
+    worker = stock(broker)
+    follow(broker, queues=["celery"])
+    for n in range(20):
+        worker.send("pay", n, password="hunter2-secret")
+        worker.send("ok", n)
+    for n in range(3):
+        worker.send("mail", n, well_at=3)
+        worker.send("mail", n, well_at=9)
+    wait_until(lambda: len(worker.lines()) == 58, "all attempts")
+    pull_until(lambda: len(attempts()) == 35 and Failure.objects.filter(state="recovered").count() == 3, "the failures")
+    assert attempts() == ended(worker, "failed", "retried")
+    assert sorted(Group.objects.values_list("error_type", "culprit")) == [
+        ("ValueError", Group.objects.get(error_type="ValueError").culprit),
+        ("tests.workers.stock_app.PartnerDown", Group.objects.exclude(error_type="ValueError").get().culprit),
+    ]
+    row = Failure.objects.filter(task="shop.pay").first()
+    assert (row.state, row.queue, row.message) == ("dead", "celery", f"order {json.loads(row.args)[0]} was declined")
+    assert "hunter2-secret" not in row.kwargs and row.redacted
+    assert row.caveats == Caveat.SEEN | Caveat.NO_MESSAGE
+    assert not Payload.objects.exists()
+    counted = QueueCounter.objects.filter(source="shop", queue="celery", step=MINUTE)
+    assert sum(counted.values_list("succeeded", flat=True)) == worker.ends()["succeeded"] == 23
+    assert sum(counted.values_list("failed", flat=True)) == worker.ends()["failed"] == 23
+    (why,) = [one for one in obstacles.find_obstacles(Options(), timezone.now()) if one.code == "seen"]
+    assert "no guard" in why.reason
+
+
+def test_kinds_are_those_of_the_guard(follow, stock, broker):
+    worker = stock(broker)
+    follow(broker, queues=["celery"])
+    worker.send("refuse")
+    worker.send("slow")
+    worker.send("missing")
+    pull_until(lambda: Failure.objects.count() == 3, "three failures")
+    found = dict(Failure.objects.values_list("task", "kind"))
+    unknown = Failure.objects.get(kind="unknown_task")
+    assert "NotRegistered" in unknown.error_type or "KeyError" in unknown.error_type
+    assert found["shop.refuse"] == "rejected" and found["shop.slow"] == "hard_limit"
+
+
+def test_redis_is_only_read(follow, stock, engine, store):
+    url = engine.url.removesuffix("/0") + "/3"
+    worker = stock(url, results=url, extended=True)
+    # A user who may write nothing: each refusal is an entry of the log.
+    rights = [
+        "~*",
+        "&*",
+        "+@read",
+        "+subscribe",
+        "+psubscribe",
+        "+unsubscribe",
+        "+punsubscribe",
+        "+@connection",
+        "+info",
+    ]
+    store.execute_command("ACL", "SETUSER", "guest", "on", ">open", *rights, "+config|get", "-@write", "-publish")
+    store.acl_log_reset()
+    host = url.rpartition("@")[2]
+    source = follow(f"redis://guest:open@{host}")
+    worker.send("pay", 1)
+    worker.send("mail", 1, well_at=2)
+    pull_until(lambda: Failure.objects.filter(state__in=("dead", "recovered")).count() == 2, "the failures")
+    source.depths()
+    source.findings()
+    assert source.workers() is None
+    assert [entry["object"] for entry in store.acl_log() if entry["username"] == "guest"] == []
+    store.execute_command("ACL", "DELUSER", "guest")
+
+
+def test_on_rabbitmq_only_a_queue_of_the_connection_is_declared(follow, stock, rabbit_node):
+    stock(rabbit_node.url)
+    before = _rabbit_queues(rabbit_node)
+    source = follow(rabbit_node.url, queues=["celery"])
+    source.depths()
+    source.findings()
+    (new,) = [one for name, one in _rabbit_queues(rabbit_node).items() if name not in before]
+    assert new["exclusive"] and new["auto_delete"] and not new["durable"]
+    source.close()
+    wait_until(lambda: _rabbit_queues(rabbit_node).keys() == before.keys(), "the end of the queue")
+
+
+def _rabbit_queues(node):
+    user = urlsplit(node.url)
+    login = base64.b64encode(f"{user.username}:{user.password}".encode()).decode()
+    request = Request(f"{node.management_url}/api/queues", headers={"Authorization": f"Basic {login}"})
+    with urlopen(request, timeout=10) as answer:
+        return {one["name"]: one for one in json.load(answer)}
+
+
+def test_without_events_it_says_so_and_the_result_backend_is_read(follow, stock, engine):
+    url = engine.url.removesuffix("/0") + "/3"
+    worker = stock(url, events=False, results=url, extended=True)
+    source = follow(url)
+    pull_heartbeat()
+    for n in range(5):
+        worker.send("pay", n)
+    worker.send("ok")
+    wait_until(lambda: len(worker.lines()) == 6, "the jobs")
+    pull_until(lambda: coverage().last_hour(time.time()).executed == 6, "heartbeats")
+    (finding,) = [one for one in source.findings() if one.id == "events-off"]
+    assert worker.name in finding.text and "-E" in finding.fix
+    assert coverage().share(time.time()) == 0.0
+    pull_until(lambda: Failure.objects.count() == 5, "the results")
+    assert sorted(Failure.objects.values_list("job_id", "attempts", "kind")) == ended(worker, "failed")
+    assert set(Failure.objects.values_list("task", "queue")) == {("shop.pay", "celery")}
+    for _ in range(3):
+        pull()
+    assert Attempt.objects.count() == 5
+
+
+def test_a_gap_is_a_gap_and_nothing_is_doubled(follow, stock, engine):
+    url = engine.url.removesuffix("/0") + "/3"
+    worker = stock(url, results=url, extended=True)
+    follow(url)
+    pull_heartbeat()
+    worker.send("pay", 1)
+    pull_until(lambda: Failure.objects.count() == 1 and coverage().last_hour(time.time()).executed == 1, "the first")
+    # The process ends without a word; another one reads later.
+    config.adapter("shop")._listener = None
+    forget_configuration(config)
+    worker.send("pay", 2)
+    worker.send("pay", 3)
+    wait_until(lambda: worker.ends()["failed"] == 3, "the others")
+    wait_until(lambda: time.time() - coverage().at > 3, "a gap")
+    pull_until(lambda: Failure.objects.count() == 3, "the results")
+    pull_until(lambda: coverage().gaps and coverage().gaps[-1].missed == 2, "the heartbeat")
+    (gap,) = coverage().gaps
+    assert gap.end - gap.start > 2
+    assert attempts() == ended(worker, "failed")
+    hour = coverage().last_hour(time.time())
+    assert (hour.started, hour.executed, hour.missed) == (1, 1, 2)
+
+
+def test_the_guard_makes_a_seen_failure_replayable(follow, stock, engine):
+    from jobs_admin import ingest
+    from jobs_admin.core.envelope import Envelope, encode
+
+    url = engine.url.removesuffix("/0") + "/3"
+    worker = stock(url)
+    follow(url)
+    job = worker.send("pay", 7)
+    pull_until(lambda: Failure.objects.count() == 1, "the failure")
+    raw = json.dumps(
+        {"body": "W1tdLHt9LHt9XQ==", "headers": {"id": job, "task": "shop.pay"}, "properties": {}}
+    ).encode()
+    report = Envelope(
+        source="shop", queue="payments", task="shop.pay", job_id=job, kind="exception", attempt=1, at=time.time(),
+        error_type="ValueError", message="order 7 was declined", args="[7]", kwargs="{}", raw=raw, raw_size=len(raw),
+    )  # fmt: skip
+    ingest.file([(b"1-1", encode(report))], is_trusted=True)
+    (row,) = Failure.objects.all()
+    assert row.caveats is None and row.payloads.get().is_whole
+    assert Attempt.objects.count() == 1
+    assert sum(QueueCounter.objects.filter(step=MINUTE).values_list("failed", flat=True)) == 1
+
+
+def test_what_a_guarded_worker_does_is_not_filed_from_its_events(follow, stock, engine):
+    url = engine.url.removesuffix("/0") + "/3"
+    worker = stock(url)
+    follow(url)
+    pull_heartbeat()
+    Worker.objects.create(source="shop", name=worker.name, boot="b", seen_at=timezone.now() + timedelta(minutes=5))
+    worker.send("pay", 1)
+    worker.send("ok")
+    pull_until(lambda: coverage().last_hour(time.time()).started == 2, "the events")
+    pull_until(
+        lambda: sum(QueueCounter.objects.filter(step=MINUTE).values_list("succeeded", flat=True)) == 1, "the success"
+    )
+    assert not Failure.objects.exists()
+
+
+def test_one_process_reads_while_another_watches(follow, stock, engine):
+    url = engine.url.removesuffix("/0") + "/3"
+    worker = stock(url)
+    follow(url)
+    worker.send("pay", 1)
+    pull_until(lambda: Failure.objects.count() == 1, "the failure")
+    assert pull("two") is False
+    assert Source.objects.get(name="shop").puller == "one"
+
+
+HOSTILE = [
+    b"", b"not json", b"[" * 5000, b"{}", b'{"type": 7}', b'{"type": "task-failed"}', b'{"type": "task-failed", "uuid": []}',
+    b'{"type": "task-failed", "uuid": "\\u0000\\ud800", "exception": {"a": 1}, "traceback": 5, "timestamp": 1e400}',
+    b'{"type": "task-received", "uuid": "x", "retries": -5, "args": ["no", "text"], "eta": "never"}',
+    b'{"type": "task-received", "uuid": "y", "retries": 1e300, "name": null, "eta": 5}',
+    b'{"type": "task-failed", "uuid": "x", "exception": "ValueError(", "timestamp": 99999999999999}',
+    b'{"type": "worker-heartbeat", "hostname": "w", "pid": "x", "processed": -3}', b"[1, 2, 3]", b"[[]]", b"null",
+    b'{"type": "worker-heartbeat", "hostname": "w", "pid": 1, "processed": 99999999999999999999999}',
+    b'{"type": "task-failed", "uuid": "' + b"z" * 100_000 + b'", "exception": "' + b"(" * 10_000 + b'"}',
+]  # fmt: skip
+
+
+def test_hostile_events_do_not_stop_it(follow, engine):
+    url = engine.url.removesuffix("/0") + "/3"
+    follow(url)
+    with redis.Redis.from_url(url) as client:
+        for body in HOSTILE:
+            client.publish("/3.celeryev/task.multi", body)
+            client.publish(
+                "/3.celeryev", json.dumps({"body": body.decode("latin-1"), "content-type": "application/json"})
+            )
+            client.publish("/3.celeryev", json.dumps({"body": [1], "properties": 4}))
+        good = {
+            "type": "task-failed",
+            "uuid": uuid.uuid4().hex,
+            "exception": "KeyError('k')",
+            "timestamp": time.time() + 1e6,
+        }
+        message = {"body": json.dumps(good), "content-type": "application/json"}
+        client.publish("/3.celeryev", json.dumps(message))
+    pull_until(lambda: Failure.objects.filter(error_type="KeyError").exists(), "the good one")
+    row = Failure.objects.get(error_type="KeyError")
+    assert row.message == "k" and row.failed_at <= timezone.now()
+    assert coverage().unreadable > 20
+    assert not Source.objects.get(name="shop").why_not_pulled
