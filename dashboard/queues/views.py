@@ -67,6 +67,10 @@ class SourceLines:
         return self.row is None or self.row.has_guards
 
     @property
+    def counts_successes(self) -> bool:
+        return self.row is None or self.row.counts_successes
+
+    @property
     def columns(self) -> int:
         return 12 if self.has_guards else 10
 

@@ -245,7 +245,7 @@ def check_source(name: str, source: config.SourceConfig, now: datetime, *, reads
         fix = f"Check {_set_by(name, source)}, and that the source is running."
         return Result(part, "", [Finding("unreachable", HIGH, f"The source is unreachable: {_line(error)}.", fix)])
     counted = f"{source.system.label}, {len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
-    if reads_database and adapter.can.holds_dead:
+    if reads_database and (adapter.can.holds_dead or adapter.can.follows):  # of the latter, workers are not asked
         read, about_reading = check_reading(name, now)
         counted, found = f"{counted}, {read}", found + about_reading
     elif reads_database and source.system.is_guarded:

@@ -109,6 +109,11 @@ class SourceRow:
         return bool(self.workers) or not (self.keeps_dead or self.follows)
 
     @property
+    def counts_successes(self) -> bool:
+        """Return whether successful jobs are counted: by guarded workers, or from events."""
+        return self.has_guards or self.follows
+
+    @property
     def takes_replays(self) -> bool:
         """Return whether jobs can be sent to it. No failure has a message where no guard stored one."""
         if self.follows and not self.workers:

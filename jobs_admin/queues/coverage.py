@@ -98,7 +98,7 @@ def _of_source(source: str, found: Coverage, now: datetime) -> SourceCoverage:
         source,
         found.share(at),
         hour.executed + hour.missed,
-        hour.started,
+        min(hour.started, hour.executed + hour.missed),  # an event may come before the heartbeat that counts its job
         gaps,
         sorted(name for name, one in found.workers.items() if one.sends_events is False),
         len(found.workers),

@@ -18,6 +18,7 @@ from jobs_admin.core import untrusted
 from jobs_admin.core.traces import chain_of
 
 _MOST_JOBS = 200_000  # in workers' hands, or waiting for another attempt
+_MOST_IN_HAND = 20  # attempts of one job
 _MOST_WORKERS = 500
 _MOST_IN_MESSAGE = 1_000  # events; Celery sends at most 24 together
 _LARGEST_MESSAGE = 4 * 2**20  # bytes
@@ -205,8 +206,12 @@ class Events:
         )
         before = self.jobs.get(job_id)
         if before is not None and before.attempt < job.attempt:
-            # A worker may receive the next attempt before it says how the last one ended.
-            before.following = job
+            # A worker may receive the next attempts before it says how the last one ended.
+            for _ in range(_MOST_IN_HAND):
+                if before.following is None or before.following.attempt >= job.attempt:
+                    before.following = job
+                    break
+                before = before.following
         else:
             _remember(self.jobs, job_id, job)
         self._finished.pop(job_id, None)

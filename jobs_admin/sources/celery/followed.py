@@ -97,7 +97,7 @@ class Followed:
                     f"{'This worker sends' if len(silent) == 1 else 'These workers send'} no events of their jobs: {names}. "
                     "Their failures are seen only where the result backend stores them.",
                     "Start them with -E, or set worker_send_task_events = True. Or send enable_events once: "
-                    f"manage.py sources enable-events {self.name}.",
+                    f"manage.py sources enable-events {self.name}",
                 )
             )
         return found
