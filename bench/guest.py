@@ -61,14 +61,14 @@ def measure(jobs: int, pairs: int, folder: Path) -> dict[str, Any]:
         django.setup()
         call_command("migrate", verbosity=0)
         figures: dict[str, Any] = {"machine": machine(), "versions": versions(), "jobs": jobs}
-        figures["seen"] = _seen(broker, folder, jobs)
+        figures["coverage"] = _measure_coverage(broker, folder, jobs)
         figures["cost"] = _costs(broker, folder, jobs // 10, pairs)
         return figures
     finally:
         engine.stop()
 
 
-def _seen(broker: str, folder: Path, jobs: int) -> dict[str, Any]:
+def _measure_coverage(broker: str, folder: Path, jobs: int) -> dict[str, Any]:
     """Read one run and compare."""
     from django.utils import timezone
 

@@ -33,7 +33,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class SourceCoverage:
-    """What was seen of a source in the last hour."""
+    """Coverage of a source in the last hour."""
 
     source: str
     share: float | None  # of the jobs that workers ran; None: they ran none, or nothing is known

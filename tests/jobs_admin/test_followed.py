@@ -71,12 +71,12 @@ def pull(puller="one"):
 
 
 def pull_until(reached, what):
-    def look():
+    def pull_and_check():
         pull()
         return reached()
 
     return wait_until(
-        look,
+        pull_and_check,
         what,
         every_s=0.2,
         within_s=25,
@@ -205,7 +205,7 @@ def _rabbit_queues(node):
         return {one["name"]: one for one in json.load(answer)}
 
 
-def test_without_events_it_says_so_and_the_result_backend_is_read(follow, stock, engine):
+def test_without_events_a_finding_names_the_workers_and_the_result_backend_is_read(follow, stock, engine):
     url = engine.url.removesuffix("/0") + "/3"
     worker = stock(url, events=False, results=url, extended=True)
     source = follow(url)

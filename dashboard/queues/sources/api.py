@@ -60,7 +60,7 @@ class Gap(Schema):
 
 
 class Coverage(Schema):
-    """What was seen of a source in guest mode in the last hour."""
+    """Coverage of a source in guest mode in the last hour."""
 
     source: str
     share: float | None  # of the jobs that workers ran, from 0 to 1; null: they ran none
@@ -76,7 +76,7 @@ class Coverage(Schema):
 @api.get("/sources/coverage", response={200: shapes.Listed[Coverage], **REFUSALS}, tags=["sources"])
 @needs(VIEWER)
 def list_coverage(request: HttpRequest) -> Any:
-    """Return what was seen of each source in guest mode."""
+    """Return the coverage of each source in guest mode."""
     found = coverage.read([name for name in config.sources() if request.auth.may(VIEWER, name)], timezone.now())
     return shapes.listed(list(found.values()), _coverage, next=None, count=len(found))
 

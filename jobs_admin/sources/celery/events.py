@@ -122,7 +122,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Events:
-    """What has been read of a stream of events. `now` is the desk's clock, seconds since 1970."""
+    """State of a stream of events that is read. `now` is the desk's clock, seconds since 1970."""
 
     jobs: OrderedDict[str, Job] = field(default_factory=OrderedDict)
     workers: dict[str, Worker] = field(default_factory=dict)
@@ -283,7 +283,7 @@ def _remember(among: OrderedDict[str, Any], job_id: str, value: Any) -> None:
 
 
 def kind_of(error_type: str) -> str:
-    """How the guard would report an error of this class."""
+    """The kind in the guard's report of an error of this class."""
     return _KINDS.get(error_type.rpartition(".")[2], "exception")
 
 
@@ -306,7 +306,7 @@ def error_of(ended: Ended) -> tuple[str, str]:
     chain = chain_of(ended.trace) if ended.trace else []
     message = chain[-1].message if chain and chain[-1].error else _message(ended.error)
     if ended.kind == "hard_limit":
-        seconds = _SECONDS.search(message or ended.error)
+        seconds = _SECONDS.search(ended.error) or _SECONDS.search(message)
         return _LIMITS[
             ended.kind
         ], f"hard time limit of {seconds[1]} s exceeded" if seconds else "hard time limit exceeded"

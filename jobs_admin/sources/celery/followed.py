@@ -155,7 +155,7 @@ class Followed:
                 raise SourceUnreachable(f"Redrive's own Redis does not answer ({type(error).__name__}).") from error
 
     def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
-        """What became of retries: when they are due, how they ended by the result backend, and those without news."""
+        """Changes of retries: when they are due, how they ended by the result backend, and those without news."""
         now = time.time()
         retrying = [job for job in jobs if job.state == "retrying"]
         if not retrying:
@@ -313,7 +313,7 @@ class Followed:
         message: str, trace: str, args: Any, kwargs: Any, duration_s: float | None,
     ) -> Envelope:  # fmt: skip
         is_success = kind == "success"
-        shown_args, shown_kwargs = _shown(args), _shown(kwargs)
+        shown_args, shown_kwargs = _display(args), _display(kwargs)
         secrets = named_values(args, kwargs)
         message, in_message = without_values(message, secrets)
         trace, in_trace = without_values(trace, secrets)
@@ -358,7 +358,7 @@ def _arguments(text: str, empty: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value if value else empty
 
 
-def _shown(value: Any) -> display.Shown:
+def _display(value: Any) -> display.Shown:
     if value is None or value == "":
         return display.Shown("", 0)
     return display.shown_json(value)
