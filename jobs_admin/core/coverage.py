@@ -93,8 +93,10 @@ def parse(text: bytes | str | None) -> Coverage | None:
     if not value:
         return None
     found = Coverage(
-        **{name: untrusted.number(value.get(name)) or 0.0 for name in ("at", "since")},
-        **{name: _count(value.get(name)) for name in ("unreadable", "dropped")},
+        at=untrusted.number(value.get("at")) or 0.0,
+        since=untrusted.number(value.get("since")) or 0.0,
+        unreadable=_count(value.get("unreadable")),
+        dropped=_count(value.get("dropped")),
         results=untrusted.text(value.get("results"), 500),
     )
     for at, counts in _items(value.get("minutes"))[:MINUTES]:
@@ -107,8 +109,9 @@ def parse(text: bytes | str | None) -> Coverage | None:
             found.gaps.append(Gap(start, end, _count(gap.get("missed"))))
     for name, one in _items(value.get("workers"))[:_MOST_WORKERS]:
         if isinstance(one, dict):
-            counts = [_count(one.get(part)) for part in ("pid", "processed", "executed", "started")]
-            found.workers[name] = WorkerCoverage(*counts, untrusted.number(one.get("at")) or 0.0)
+            pid, processed, executed, started = map(_count, map(one.get, ("pid", "processed", "executed", "started")))
+            at_s = untrusted.number(one.get("at")) or 0.0
+            found.workers[name] = WorkerCoverage(pid, processed, executed, started, at_s)
     return found
 
 

@@ -51,6 +51,13 @@ def test_the_next_attempt_may_be_received_before_the_last_one_ends():
     assert events.error_of(retried) == ("shop.Away", "no answer") and "celery.exceptions.Retry" not in retried.trace
 
 
+def test_a_later_attempt_may_be_reported_first():
+    received = [("task-received", {"name": "mail", "retries": n}) for n in (0, 1)]
+    assert ends(read(*received, ("task-succeeded", {}), ("task-retried", {}))) == [("success", 2), ("retry", 1)]
+    failed = ("task-failed", {"exception": "E()"})
+    assert ends(read(*received, failed, ("task-retried", {}))) == [("exception", 2), ("retry", 1)]
+
+
 def test_a_job_that_succeeds_at_once_is_only_counted():
     state = read(("task-received", {"name": "ok"}), ("task-succeeded", {}))
     assert ends(state) == [] and state.succeeded == 1

@@ -90,7 +90,7 @@ def coverage_lines() -> list[str]:
     """A line for each source in guest mode, below a line of headings; then the gaps."""
     viewer = terminal.viewer()
     found = coverage.read([name for name in config.sources() if viewer.may(VIEWER, name)], timezone.now())
-    rows = [("SOURCE", "SEEN", "JOBS", "FAILED", "WITH GUARD", "SILENT WORKERS")]
+    rows: list[tuple[str, ...]] = [("SOURCE", "SEEN", "JOBS", "FAILED", "WITH GUARD", "SILENT WORKERS")]
     for one in found.values():
         share = "–" if one.percent is None else f"{one.percent}%"
         failed = f"{one.failed:,}+" if one.has_more else f"{one.failed:,}"

@@ -216,16 +216,25 @@ class Events:
             _remember(self.jobs, job_id, job)
         self._finished.pop(job_id, None)
 
-    def _take(self, job_id: str) -> Job | None:
-        """The earliest attempt in hand of a job; it is so no longer."""
-        job = self.jobs.pop(job_id, None)
-        if job is not None and job.following is not None:
+    def _take(self, job_id: str, *, is_retry: bool = False) -> Job | None:
+        """The attempt in hand that ended: the earliest by a retry, by any other end the latest.
+
+        Of two attempts that end at about the same time, a worker may report the later one first.
+        """
+        job = self.jobs.get(job_id)
+        if job is None or job.following is None:
+            return self.jobs.pop(job_id, None)
+        if is_retry:
             self.jobs[job_id] = job.following
-        return job
+            return job
+        while job.following is not None and job.following.following is not None:
+            job = job.following
+        last, job.following = job.following, None
+        return last
 
     def _fail(self, is_retry: bool, job_id: str, worker: str, event: dict[str, Any], at: float) -> None:
-        job = self._take(job_id)
-        if job is None and job_id in self._finished:
+        job = self._take(job_id, is_retry=is_retry)
+        if job is None and job_id in self._finished and not is_retry:
             return  # for a hard time limit Celery sends two
         error = untrusted.text(event.get("exception"), _LONGEST_ERROR)
         trace = untrusted.text(event.get("traceback"), _LONGEST_TRACE)

@@ -121,7 +121,7 @@ def redis_messages(client: redis.Redis, channel: str) -> Messages:
         "health_check_interval": 10,
     }
     own = redis.Redis(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **settings))
-    subscription = own.pubsub(ignore_subscribe_messages=True)
+    subscription = own.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
     try:
         subscription.subscribe(channel)
         subscription.psubscribe(_literal(channel) + "/*")

@@ -52,6 +52,6 @@ def switch_events(url: str, on: bool, transport_options: Mapping[str, Any], ssl:
         with Connection(url, transport_options=options, connect_timeout=_BROKER_S, ssl=ssl or False) as connection:  # type: ignore[no-untyped-call]
             connection.ensure_connection(max_retries=1, timeout=_BROKER_S)
             mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)  # type: ignore[no-untyped-call]
-            mailbox.cast("enable_events" if on else "disable_events", {})
+            mailbox.abcast("enable_events" if on else "disable_events")
     except (redis.RedisError, AMQPError, KombuError, OSError, KeyError) as error:
         raise SourceUnreachable(f"The broker did not accept it ({type(error).__name__}).") from error
