@@ -42,7 +42,7 @@ def follow(store, settings, tmp_path, monkeypatch):
         file.write_text(
             "\n".join(['[sources.shop]\nbackend = "celery"', f"url = {json.dumps(url)}", "guard = false", *lines])
         )
-        settings.REDRIVE_SOURCES = str(file)
+        settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
         forget_configuration(config)
         pull()
         return config.adapter("shop")
