@@ -99,7 +99,7 @@ def _replays_of_queues(viewer: Viewer, ranked: list[queues.Ranked]) -> Iterator[
     if config.is_read_only():
         return
     for n, one in enumerate(ranked):
-        if one.dead and one.queue and viewer.may(OPERATOR, one.source):  # no search names a queue without a name
+        if one.dead and one.queue and viewer.may(OPERATOR, one.source):  # a job without a queue has nowhere to be sent
             title = f"Replay {one.dead:,} dead job{'' if one.dead == 1 else 's'} of {one.queue}"
             yield Entry(str(n), title, links.replay_of(source=one.source, queue=one.queue, state="dead"), one.source)
 

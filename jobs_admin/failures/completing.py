@@ -119,7 +119,7 @@ def _of_values(viewer: Viewer, found: re.Match[str], start: int, end: int, after
     for option in values(viewer, field, typed):
         if option.text in there or len(options) == MOST:
             continue
-        if option.text.casefold() == wanted and not found["value"].startswith('"'):
+        if wanted and option.text.casefold() == wanted and not found["value"].startswith('"'):
             return Completions(start, end)  # it is complete
         options.append(option._replace(text=language.format_value(Value(option.text, glob=_is_range(field)))))
     return Completions(start, end, tuple(options))
@@ -142,17 +142,19 @@ def _fits(value: str, typed: str) -> bool:
     return typed.casefold() in value.casefold()
 
 
-def _ranked(counted: dict[str, int], typed: str, kind: str = "", *, known: bool = True) -> list[Option]:
+def _ranked(
+    counted: dict[str, int], typed: str, kind: str = "", *, known: bool = True, may_be_empty: bool = False
+) -> list[Option]:
     """Return matching options, most frequent first; those that begin with the typed text before those that contain it."""
-    fitting = [(value, n) for value, n in counted.items() if value and _fits(value, typed)]
+    fitting = [(value, n) for value, n in counted.items() if (value or may_be_empty) and _fits(value, typed)]
     folded = typed.casefold()
-    fitting.sort(key=lambda pair: (not pair[0].casefold().startswith(folded), -pair[1], pair[0]))
+    fitting.sort(key=lambda pair: (not pair[0], not pair[0].casefold().startswith(folded), -pair[1], pair[0]))
     return [Option(value, kind, n if known else None) for value, n in fitting]
 
 
 def _count_column(column: str) -> Values:
     def values(viewer: Viewer, typed: str) -> list[Option]:
-        return _ranked(_numbers(viewer, column), typed)
+        return _ranked(_numbers(viewer, column), typed, may_be_empty=column in language.EMPTY)
 
     return values
 
@@ -233,7 +235,7 @@ def _tenants(viewer: Viewer, typed: str) -> list[Option]:
                 break
             found.setdefault(tenant, 0)
             onward = Failure.objects.filter(tenant__gt=tenant)
-    return _ranked(found, typed, known=False)
+    return _ranked(found, typed, known=False, may_be_empty=True)
 
 
 def _workers(column: str, field: str) -> Values:
@@ -287,7 +289,7 @@ def _read_latest(viewer: Viewer, *columns: str) -> list[tuple[str, ...]]:
 
 
 def _count_seen(viewer: Viewer, column: str) -> dict[str, int]:
-    return dict(Counter(value for (value,) in _read_latest(viewer, column) if value))
+    return dict(Counter(value for (value,) in _read_latest(viewer, column) if value or column in language.EMPTY))
 
 
 def values(viewer: Viewer, field: str, typed: str) -> Iterable[Option]:

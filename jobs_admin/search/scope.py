@@ -347,6 +347,8 @@ def _name_part(field: str, value: language.Value) -> Part:
     """A name: the column decides, the index only finds it."""
     if not value.glob:
         own = Q(**{field: value.text})
+        if not value.text:
+            return Part(own)
         return Part(own, Phrase((search_terms.name(field, value.text),)), own)
     if not value.text.strip("*"):
         return Part(~Q(pk__in=[]))  # not `Q()`, which is nothing to be negated or joined

@@ -39,6 +39,13 @@ def test_values_come_the_most_frequent_first_with_their_counts():
     assert options("queue:h") == ["webhooks"] and options("state:r")[0] == "recovered"
 
 
+def test_an_empty_queue_and_tenant_are_offered_last_and_found():
+    bury(3, queue=""), bury(queue="emails", tenant="acme")
+    assert options("queue:") == ["emails", '""'] and options("tenant:")[-1] == '""'
+    assert len(find_keys('queue:""')) == 3 and len(find_keys('-queue:""')) == 1
+    assert len(find_keys('tenant:""')) == 3 and len(find_keys('-tenant:""')) == 1
+
+
 def test_a_list_and_a_negation_stay_as_they_are_and_values_are_quoted():
     bury(queue="a b"), bury(queue="webhooks"), bury(queue='say "x"')
     assert complete_text("-queue:webhooks,a") == '-queue:webhooks,"a b"'

@@ -8,6 +8,7 @@ from jobs_admin.core.query.parsing import MAX_CHARS, MAX_VALUES, MAX_WORDS, bare
 from jobs_admin.core.query.tree import (
     CONTAINED,
     DEFAULT_STATES,
+    EMPTY,
     QUALIFIERS,
     STATES,
     Age,
@@ -46,6 +47,7 @@ from jobs_admin.core.query.writing import (
 __all__ = [
     "CONTAINED",
     "DEFAULT_STATES",
+    "EMPTY",
     "MAX_CHARS",
     "MAX_VALUES",
     "MAX_WORDS",

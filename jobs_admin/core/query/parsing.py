@@ -20,6 +20,7 @@ from jobs_admin.core.priority import LEVELS
 from jobs_admin.core.query.tree import (
     ARGUMENTS,
     CONTAINED,
+    EMPTY,
     NAMES,
     NUMBERS,
     QUALIFIERS,
@@ -161,7 +162,8 @@ class _Reader:
                 meant = f" An argument is named by its path, as in {near[0]}.customer.id:42."
             self.hint(f"“{named.group(1)}:” was not understood as a qualifier: it was searched for as text.{meant}")
         elif token.endswith(":") and (token[:-1] in QUALIFIERS or is_argument(token[:-1])):
-            self.hint(f"“{token}” has no value: it was searched for as text.")
+            empty = f' For an empty {token[:-1]}, write {token}"".' if token[:-1] in EMPTY else ""
+            self.hint(f"“{token}” has no value: it was searched for as text.{empty}")
         return [Text(word, glob="*" in word) for word in bare_words(token)]
 
     def _watch_operators(self, word: str, start: int, end: int) -> None:
@@ -301,7 +303,7 @@ class _Reader:
                 break
             elif follows and not follows.isspace():
                 return None, at
-        values = [v for v in values if v.text]
+        values = [v for v in values if v.text or name in EMPTY]
         return (values or None), at
 
     def _term(self, name: str, values: list[Value], *, negated: bool) -> Term | None:

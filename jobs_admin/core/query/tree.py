@@ -14,6 +14,7 @@ STATES = ("retrying", "dead", "quarantined", "replaying", "recovered", "discarde
 DEFAULT_STATES = ("dead", "retrying", "replaying", "quarantined")
 
 NAMES = ("queue", "task", "source", "state", "group", "worker", "host", "tenant", "policy", "release", "kind")
+EMPTY = ("queue", "task", "tenant")  # of these, the names that may be empty: `queue:""`
 CONTAINED = ("error", "message")  # words of the text, without regard to case; the others match the whole name
 NUMBERS = ("attempts", "priority", "replay")
 TIMES = ("since", "until")

@@ -150,7 +150,7 @@ def in_words(term: Term, *, jobs: bool = True) -> str:
         verb = "is" if all(v.exact for v in term.values) else "has"
         what = "traceback" if term.field == "trace" else term.field
         return f"{what} {verb} {no}" + _listed([_in_quotes(v.text) for v in term.values], "or")
-    return f"{_VERBS.get(term.field, term.field)} {no}" + _listed([v.text for v in term.values], "or")
+    return f"{_VERBS.get(term.field, term.field)} {no}" + _listed([v.text or "(empty)" for v in term.values], "or")
 
 
 def _range_in_words(low: int | None, high: int | None) -> str:

@@ -282,3 +282,15 @@ def test_a_star_counts_as_more_words_and_a_short_beginning_as_many():
     for cut in (one_char, parse("queue:" + ",".join(f"q{n}*" for n in range(60)))):
         again = parse(format(cut))
         assert again.terms == cut.terms and not again.is_cut
+
+
+@pytest.mark.parametrize("text", ['queue:""', '-tenant:""', 'task:"",shop.mail', '(queue:"" tenant:a) OR queue:b'])
+def test_an_empty_name_can_be_searched_and_is_written_as_it_was_read(text):
+    read = query.parse(text)
+    assert query.format(read) == text and query.parse(query.format(read)) == read and not read.hints
+    assert "(empty)" in query.reading(read)
+
+
+def test_only_names_that_may_be_empty_take_an_empty_value():
+    assert query.parse('worker:""').terms == (Text("worker"),)
+    assert 'For an empty queue, write queue:"".' in query.parse("queue:").hints[0]
