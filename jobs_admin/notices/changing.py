@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -66,9 +67,9 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
     return Saved(reading.row(viewer, row), made if is_made else None)
 
 
-def check_channel(viewer: Viewer, document: object, pk: int | None = None) -> None:
-    """Raise Refused as `save_channel` would for an invalid field. Looks up no host and changes nothing."""
-    documents.read(document, reading.find(viewer, pk) if pk is not None else None)
+def check_channel(viewer: Viewer, document: Mapping[str, Any], pk: int | None = None) -> list[Refused]:
+    """Return the refusals of `save_channel`, one for each invalid field. Looks up no host and changes nothing."""
+    return documents.find_problems(document, reading.find(viewer, pk) if pk is not None else None)
 
 
 def delete_channel(viewer: Viewer, pk: int) -> None:

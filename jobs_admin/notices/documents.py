@@ -21,6 +21,7 @@ from jobs_admin.notices import sealing
 FIELDS = ("name", "kind", "url", "to", "events", "secret")
 LONGEST_NAME = 100
 MOST_ADDRESSES = 20
+NO_MAIL_SERVER = "No mail server is configured. Set EMAIL_URL and restart the desk (docs/operations.md#settings)"
 PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
 _ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}")
 
@@ -53,6 +54,33 @@ def read(document: object, before: Channel | None = None) -> Wanted:
     events = _events(document.get("events", before.events if before else []))
     fields = _Fields(document, before)
     return Wanted(name, kind, events=events, **_OF_KIND[kind](fields))
+
+
+def find_problems(document: Mapping[str, Any], before: Channel | None = None) -> list[Refused]:
+    """Return the refusal of each invalid field, as `read` raises the first."""
+    found: list[Refused] = []
+    tried = dict(document)
+    for _ in FIELDS:
+        try:
+            read(tried, before)
+            break
+        except Refused as refused:
+            found.append(refused)
+            if refused.field not in _VALID:
+                break
+            kind = str(tried.get("kind") or (before.kind if before else ""))
+            tried[refused.field] = _VALID[refused.field] if refused.field in _TAKEN.get(kind, ()) else None
+    return found
+
+
+# A valid value of each field that can be refused, for the refusals of the others; and the fields of each kind.
+_VALID = {"name": "name", "url": "https://example.com/", "to": ["a@example.com"], "secret": "0" * 32, "events": []}
+_TAKEN = {
+    "webhook": ("name", "events", "url"),
+    "slack": ("name", "events", "url"),
+    "pagerduty": ("name", "events", "url", "secret"),
+    "email": ("name", "events", "to"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +140,11 @@ def _pagerduty(fields: _Fields) -> dict[str, Any]:
 def _email(fields: _Fields) -> dict[str, Any]:
     _nothing(fields, "url", "email")
     _nothing(fields, "secret", "email")
+    is_unchanged = fields.before is not None and "to" not in fields.document
+    to = fields.before.to if fields.before and is_unchanged else "\n".join(_addresses(fields.document.get("to")))
     if not config.sends_mail():
-        raise invalid("No mail server is configured. Set EMAIL_URL (docs/operations.md).", "kind")
-    if fields.before is not None and "to" not in fields.document:
-        return {"to": fields.before.to}
-    return {"to": "\n".join(_addresses(fields.document.get("to")))}
+        raise invalid(f"{NO_MAIL_SERVER}.", "kind")
+    return {"to": to}
 
 
 _OF_KIND = {"webhook": _webhook, "slack": _slack, "pagerduty": _pagerduty, "email": _email}

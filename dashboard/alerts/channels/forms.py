@@ -58,6 +58,11 @@ class Draft:
                 found["secret" if name == "routing_key" else name] = text
         return found
 
+    def refuse_all(self, problems: list[Refused], refused: Refused) -> None:
+        """Put each problem beside its input; where the fields are valid, the refusal of the act."""
+        for one in problems or [refused]:
+            self.refuse(one)
+
     def refuse(self, refused: Refused) -> None:
         """Put it beside its input; what has none stands under `""`."""
         place = refused.field or ""

@@ -16,7 +16,7 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.templates import render
 from dashboard.web.toasts import add_toast
-from jobs_admin import alerts, notices
+from jobs_admin import alerts, config, notices
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.models.access import ADMIN_OF_ALL, VIEWER
@@ -56,7 +56,7 @@ def create(request: HttpRequest) -> HttpResponse:
     try:
         saved = notices.save_channel(request.viewer, draft.document())
     except Refused as refused:
-        draft.refuse(refused)
+        draft.refuse_all(notices.check_channel(request.viewer, draft.document()), refused)
         return _page(request, None, draft, status=422)
     if saved.secret:
         return _page(request, saved.channel, Draft.from_channel(saved.channel), secret=saved.secret)
@@ -72,7 +72,7 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         saved = notices.save_channel(request.viewer, draft.document(), pk)
     except Refused as refused:
-        draft.refuse(refused)
+        draft.refuse_all(notices.check_channel(request.viewer, draft.document(), pk), refused)
         return _page(request, row, draft, status=422)
     add_toast(request, f"Channel {saved.channel.name} saved.")
     return go(request, _url(pk))
@@ -85,10 +85,9 @@ def check(request: HttpRequest) -> HttpResponse:
     pk = whole_number(request.POST.get("channel"))
     row = _get_channel(request, pk) if pk else None
     draft = Draft.from_form(request.POST, row.kind if row else "")
-    try:
-        notices.check_channel(request.viewer, draft.document() | {"name": draft.texts["name"] or "unnamed"}, pk or None)
-    except Refused as refused:
-        draft.refuse(refused)
+    document = draft.document() | {"name": draft.texts["name"] or "unnamed"}
+    for one in notices.check_channel(request.viewer, document, pk or None):
+        draft.refuse(one)
     errors = {place: texts for place, texts in draft.errors.items() if draft.texts.get(place) or place == "events"}
     slots = [(f"c-{place.replace('_', '-')}", errors.get(place, [])) for place in PLACES]
     context = {"slots": slots, "is_refused": bool(errors), **_unsaved(row, draft)}
@@ -183,6 +182,7 @@ def _page(
         "secret": secret,
         "may_change": notices.may_change(request.viewer),
         "is_refused": bool(draft.errors),
+        "sends_mail": config.sends_mail(),
         **_unsaved(row, draft),
     }
     if row:

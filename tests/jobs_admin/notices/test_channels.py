@@ -109,6 +109,16 @@ def test_what_is_wrong_with_a_channel_is_reported_of_its_field():
         notices.save_channel(ANN, "a text")
 
 
+def test_a_check_reports_every_invalid_field_at_once():
+    document = {"name": "x" * 101, "kind": "webhook", "url": "no url", "secret": "short", "events": ["none"]}
+    assert {one.field for one in notices.check_channel(ANN, document)} == {"name", "url", "secret", "events"}
+    mail = {"name": "mail", "kind": "email", "to": ["no address"]}
+    assert [one.field for one in notices.check_channel(ANN, mail)] == ["to", "kind"]
+    assert notices.check_channel(ANN, {"name": "chat", "kind": "slack", "url": "https://example.com/"}) == []
+    wrong = {"name": "chat", "kind": "slack", "url": "", "secret": "x", "to": ["a@b.example"]}
+    assert {one.field for one in notices.check_channel(ANN, wrong)} == {"to", "secret", "url"}
+
+
 @pytest.mark.parametrize(
     "to",
     [
