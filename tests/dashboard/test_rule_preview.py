@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs_admin.models import DepthSample, Rule
+from jobs_admin.models import Channel, DepthSample, Rule
 from tests.kit.alerts import typed
 from tests.kit.failures import bury
 from tests.kit.pages import HTMX, text_of
@@ -40,7 +40,10 @@ def test_the_preview_shows_how_often_it_would_have_fired_and_draws_it(vera):
     grow([0] * 60 + [150] * 30 + [0] * 60 + [300] * 30 + [0] * 30)
     answer = vera.post("/alerts/rules/preview/", typed(), headers=HTMX)
     text = text_of(answer)
-    assert "Would have fired twice in the last week, with 4 notices." in text
+    assert "Would have fired twice in the last week. No channel: no one is notified." in text
+    Channel.objects.create(name="ops-slack", kind="webhook", url="https://hooks.example/x")
+    with_channel = vera.post("/alerts/rules/preview/", typed(channels="ops-slack"), headers=HTMX)
+    assert "Would have fired twice in the last week, with 4 notices." in text_of(with_channel)
     page = answer.content.decode()
     assert page.count('class="fired"') == 2 and re.search(r'<path d="M[\d.]+ \d+L', page)
     assert "300 jobs" in text and not Rule.objects.exists()

@@ -41,7 +41,8 @@ def save_without_channel(page):
     for box in page.locator("[name=channels]").all():
         box.uncheck()
     page.get_by_role("button", name="Save rule").click()
-    page.locator(".save-bar button:focus", has_text="Save anyway").click()
+    page.locator(".save-bar a:focus", has_text="Select channels").wait_for()
+    page.get_by_role("button", name="Save anyway").click()
 
 
 @pytest.mark.long("Drives a browser through pages of a running server.")

@@ -126,17 +126,21 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
 
 def _must_confirm(request: HttpRequest, edit: Edit) -> bool:
     """Return whether a valid rule notifies no one, and neither did before nor was confirmed so."""
-    document = edit.draft.document()
-    escalates = document.get("escalate_s") and edit.draft.chosen["escalate_to"]
-    if edit.draft.chosen["channels"] or escalates or CONFIRM in request.POST:
+    if _notifies(edit.draft) or CONFIRM in request.POST:
         return False
     if edit.current and not edit.current.channels.exists():
         return False
     try:
-        alerts.check_rule(request.viewer, document)
+        alerts.check_rule(request.viewer, edit.draft.document())
     except Refused:
         return False  # saving reports it beside the field
     return True
+
+
+def _notifies(draft: Draft) -> bool:
+    """Return whether the rule has a channel, of its own or to escalate to."""
+    chosen = draft.chosen
+    return bool(chosen.get("channels") or (draft.document().get("escalate_s") and chosen.get("escalate_to")))
 
 
 def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse:
@@ -203,7 +207,8 @@ def _draw_preview(request: HttpRequest, edit: Edit, *, is_reported: bool) -> tup
         else:
             if not tried.is_possible:
                 return None, " ".join(tried.untold)
-            return rule_picture.picture(tried, document["metric"], float(document["threshold"])), ""
+            threshold, has_channels = float(document["threshold"]), _notifies(edit.draft)
+            return rule_picture.picture(tried, document["metric"], threshold, has_channels=has_channels), ""
     return None, why_not
 
 

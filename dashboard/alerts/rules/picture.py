@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    summary: str  # "It would have fired 3 times in the last week, with 5 notices."
+    summary: str  # "Would have fired 3 times in the last week, with 5 notices."
     lines: list[Line]
     bands: list[Band]
     threshold_y: str  # per cent from the top
@@ -86,7 +86,7 @@ class Picture:
         return self.lines[::-1]
 
 
-def picture(found: Preview, metric: str, threshold: float) -> Picture:
+def picture(found: Preview, metric: str, threshold: float, *, has_channels: bool) -> Picture:
     series = sorted(found.series, key=lambda one: _order(one, found.episodes))
     shown = series[:MOST_LINES]
     top = max([threshold, *(value for one in shown for value in one.values if value is not None)], default=0.0)
@@ -98,7 +98,7 @@ def picture(found: Preview, metric: str, threshold: float) -> Picture:
     lines = [_line(one, metric, scale, (one.source, one.subject) in fired) for one in shown]
     episodes = sorted(found.episodes, key=lambda one: one.opened_at, reverse=True)
     return Picture(
-        summary(found),
+        summary(found, has_channels),
         lines[::-1],  # those that fired are drawn last, over the others
         [_band(one, metric, scale, found.until) for one in episodes],
         f"{scale.heights.per_cent(threshold)}%",
@@ -120,12 +120,14 @@ def picture(found: Preview, metric: str, threshold: float) -> Picture:
     )
 
 
-def summary(found: Preview) -> str:
+def summary(found: Preview, has_channels: bool) -> str:
     """In a sentence; of the time that it was worked out for."""
     days = round((found.until - found.since) / timedelta(days=1))
     when = "in the last week" if days == 7 else f"in the last {days} days" if days > 1 else "in the last day"
     if not found.fired:
         return f"Would not have fired {when}."
+    if not has_channels:
+        return f"Would have fired {_times(found.fired)} {when}. No channel: no one is notified."
     notices = f"{number(found.notices)} notice{'' if found.notices == 1 else 's'}"
     return f"Would have fired {_times(found.fired)} {when}, with {notices}."
 
