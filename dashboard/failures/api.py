@@ -157,8 +157,8 @@ def explain_failure(request: HttpRequest, failure_id: Number) -> Any:
 def compare_attempts(request: HttpRequest, failure_id: Number, left: Side = "", right: Side = "") -> Any:
     """Compare two attempts, each given as `run.attempt`.
 
-    Default: the latest failed attempt and the last of the previous run, else the previous attempt. A single attempt is compared
-    with itself.
+    Default: the latest failed attempt and the last of the previous run, else the previous attempt. A failure with one
+    attempt is refused.
     """
     return comparison_answer(failures.get(viewer_of(request), failure_id), left, right)
 
@@ -180,7 +180,7 @@ def comparison_answer(found: Failure, left: str, right: str) -> dict[str, Any]:
     """Return the answer about two attempts, chosen as `histories.choose_pair` takes them. Raises Refused, and NotFound."""
     pair = histories.choose_pair(found, left, right)
     if pair is None:
-        raise Refused("wrong_state", "The failure has no failed attempts to compare.")
+        raise Refused("wrong_state", histories.missing_pair(found))
     return failure_shapes.comparison(found, pair)
 
 

@@ -131,7 +131,7 @@ class Decision(Schema):
 
 
 class Advice(Schema):
-    code: str  # never_ran, outcome_unknown
+    code: str  # never_ran, outcome_unknown, policy_observes
     message: str
     fix: str
 
@@ -309,9 +309,14 @@ def reasons(row: Failure, waits_in: dict[str, Any] | None) -> dict[str, Any]:
         for code, found in (("never_ran", unread.explanation(row)), ("outcome_unknown", lost.explanation(row)))
         if found is not None
     ]
+    ended = histories.history(row).ended
+    if ended and ended[-1].policy and ended[-1].reason.startswith("would "):
+        message = f"Policy {ended[-1].policy} only observes, so it was not applied: it {ended[-1].reason}."
+        fix = "To apply it, set its mode to enforce and publish it (Policies)."
+        advice.append({"code": "policy_observes", "message": message, "fix": fix})
     return {name: getattr(row, name) for name in names} | {
         "id": row.pk,
-        "decisions": [{name: getattr(one, name) for name in decided} for one in histories.history(row).ended],
+        "decisions": [{name: getattr(one, name) for name in decided} for one in ended],
         "advice": advice,
         "crashes": _crashes(row),
         "waits_in": waits_in,

@@ -31,6 +31,7 @@ def index(request: HttpRequest, pk: int) -> HttpResponse:
         "failure": failure,
         "error": short(failure.error_type),
         "url": reverse("redrive:failure-detail", args=[pk]),
+        "why_not": "" if pair else histories.missing_pair(failure),
     }
     if pair is not None:
         left, right, ended = pair.left, pair.right, pair.ended

@@ -118,12 +118,21 @@ class Pair:
 
 def choose_pair(failure: Failure, left: str = "", right: str = "") -> Pair | None:
     """Return two attempts of the failure, each given as `2.1` (run and attempt) or by its id; by default the latest that
-    failed, and the one that it is best compared with. None without a failed attempt. Raises NotFound.
+    failed, and the one that it is best compared with. None where there is no other. Raises NotFound.
     """
     ended = history(failure).ended
     after = _chosen(failure, right) or _get_or_none(failure, _latest_failed(ended))
     before = _chosen(failure, left) or _get_or_none(failure, _before(ended, after))
+    if before is None and not right and after is not None:  # it failed once, and succeeded since
+        before, after = after, _get_or_none(failure, _latest_success(ended))
     return None if after is None or before is None else Pair(before, after, ended)
+
+
+def missing_pair(failure: Failure) -> str:
+    """Return why there is no pair to choose, in a sentence."""
+    if failure.attempt_set.exists():
+        return "The failure has a single attempt: nothing to compare it with."
+    return "The failure has no failed attempts to compare."
 
 
 _ATTEMPT = re.compile(r"(\d{1,9})\.(\d{1,9})|(\d{1,19})", re.ASCII)
@@ -149,11 +158,15 @@ def _latest_failed(ended: Sequence[Ended]) -> int | None:
     return next((one.pk for one in reversed(ended) if one.kind != "success"), None)
 
 
+def _latest_success(ended: Sequence[Ended]) -> int | None:
+    return next((one.pk for one in reversed(ended) if one.kind == "success"), None)
+
+
 def _before(ended: Sequence[Ended], right: Attempt | None) -> int | None:
-    """Return the end of the run before, since a replay changes most; else the attempt before; else the attempt itself."""
+    """Return the end of the run before, since a replay changes most; else the attempt before; None without one."""
     if right is None:
         return None
     failed = [one for one in ended if one.kind != "success" and one.pk != right.pk]
     runs = [one for one in failed if one.run < right.run] or [one for one in failed if one.run == right.run]
     earlier_ones = [one for one in runs if (one.run, one.attempt) < (right.run, right.attempt)] or runs
-    return earlier_ones[-1].pk if earlier_ones else right.pk
+    return earlier_ones[-1].pk if earlier_ones else None

@@ -332,7 +332,30 @@ def test_an_attempt_that_is_not_there_is_a_404(ann, replayed, query):
 
 
 def test_a_job_without_attempts_shows_that_nothing_can_be_compared(ann):
-    assert "No failed attempts to compare" in get(ann, "failure-diff", one().pk)
+    assert "The failure has no failed attempts to compare." in get(ann, "failure-diff", one().pk)
+
+
+def test_a_single_attempt_is_compared_with_a_success_or_not_at_all(ann, call_api):
+    alone = one()
+    (failed,) = attempts(alone, (1, 1), kind="exception")
+    sentence = "The failure has a single attempt: nothing to compare it with."
+    assert sentence in get(ann, "failure-diff", alone.pk) and 'id="side-left"' not in get(ann, "failure-diff", alone.pk)
+    answer = call_api("GET", f"failures/{alone.pk}/compare")
+    assert answer.status_code == 409 and answer.json()["error"]["message"] == sentence
+    with pytest.raises(CommandError, match="nothing to compare it with"):
+        terminal("compare", alone.pk)
+    _, success = attempts(alone, (2, 1), kind="success")
+    found = call_api("GET", f"failures/{alone.pk}/compare").json()
+    assert [found["left"]["id"], found["right"]["id"]] == [failed.pk, success.pk]
+
+
+def test_what_an_observing_policy_would_have_done_names_how_to_apply_it(ann, call_api):
+    failure = one()
+    attempts(failure, (1, 1), kind="exception", policy="hooks@3", reason="would retry in 4 s")
+    (advice,) = call_api("GET", f"failures/{failure.pk}/why").json()["advice"]
+    assert advice["code"] == "policy_observes"
+    assert advice["message"] == "Policy hooks@3 only observes, so it was not applied: it would retry in 4 s."
+    assert f"→ {advice['fix']}" in terminal("why", failure.pk)
 
 
 def test_a_placeholder_that_was_moved_is_refused_before_anything_is_sent(ann, shop):
