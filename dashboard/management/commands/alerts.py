@@ -70,7 +70,7 @@ class Command(ActCommand):
             self.stdout.write(f"No {which}alerts{' match' if any(filters.values()) else ''}.")
             return
         now = timezone.now()
-        rows = [("ALERT", "STATE", "SEVERITY", "SINCE", "FOR", "SOURCE", "CONDITION")]
+        rows = [("ALERT", "STATE", "SEVERITY", "SINCE (UTC)", "FOR", "SOURCE", "CONDITION")]
         rows += [_row(one, now) for one in page.rows]
         for line in table(rows):
             self.stdout.write(line)

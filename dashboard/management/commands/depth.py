@@ -59,7 +59,18 @@ class Command(ActCommand):
             self.stdout.write("No queue is known.")
             return
         rows = [
-            ("SOURCE", "QUEUE", "DEAD", "OLDEST", "WAITING", "RUNNING", "DELAYED", "FAILED/MIN", "OK/MIN", "SAMPLED")
+            (
+                "SOURCE",
+                "QUEUE",
+                "DEAD",
+                "OLDEST",
+                "WAITING",
+                "RUNNING",
+                "DELAYED",
+                "FAILED/MIN",
+                "OK/MIN",
+                "SAMPLED (UTC)",
+            )
         ]
         rows += [_row(one) for one in page.rows]
         for line in table(rows):
@@ -84,7 +95,10 @@ class Command(ActCommand):
         for line in table(rows):
             self.stdout.write(line)
         for gap in found["gaps"]:
-            self._write(f"No data {_minute(gap['since'])} to {_minute(gap['until'])}: {gap['words']}")
+            if gap["reason"] == depths.IN_PROGRESS:
+                self._write(f"{_minute(gap['since'])} to now: in progress, not complete yet")
+            else:
+                self._write(f"No data {_minute(gap['since'])} to {_minute(gap['until'])}: {gap['words']}")
         for mark in found["marks"]:
             kind = "" if mark["words"].startswith(mark["kind"]) else f"{mark['kind']} {mark['ref']}: "
             self._write(f"{_minute(mark['at'])} {kind}{mark['words']}")

@@ -110,7 +110,7 @@ class Command(ActCommand):
         if not page.rows:
             self.stdout.write(terminal_line(page.why_empty or "No matching groups.", 500))
             return
-        rows = [("FINGERPRINT", "STATE", "DEAD", "COUNT", "PER MIN", "LAST SEEN", "ASSIGNEE", "GROUP")]
+        rows = [("FINGERPRINT", "STATE", "DEAD", "COUNT", "PER MIN", "LAST SEEN (UTC)", "ASSIGNEE", "GROUP")]
         for row in page.rows:
             one = row.group
             name = one.assignee.get_username() if one.assignee else "-"

@@ -62,7 +62,7 @@ class Command(ActCommand):
         if not found:
             self.stdout.write("No silence has ended." if ended else "No silence is active or scheduled.")
             return
-        rows = [("SILENCE", "STATE", "STARTS", "ENDS", "AUTHOR", "ALERTS", "COMMENT")]
+        rows = [("SILENCE", "STATE", "STARTS (UTC)", "ENDS (UTC)", "AUTHOR", "ALERTS", "COMMENT")]
         for line in listing.lines(found, now, may_end=False):
             one = line.silence
             times = (moment(one.starts_at), moment(one.ends_at))

@@ -86,7 +86,7 @@ def find_page(query: str, limit: int) -> tuple[list[Failure], failures.Page]:
 
 
 def _table(rows: list[Failure]) -> list[str]:
-    lines = [("ID", "STATE", "FAILED AT", "QUEUE", "TASK", "ERROR")]
+    lines = [("ID", "STATE", "FAILED AT (UTC)", "QUEUE", "TASK", "ERROR")]
     lines += [
         (
             str(row.pk),

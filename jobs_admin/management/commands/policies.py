@@ -92,7 +92,7 @@ def run_list(command: BaseCommand, **_: Any) -> None:
     viewer = terminal.viewer()
     found = policies.published(viewer)
     running = policies.in_force(viewer, found)
-    rows = [("POLICY", "MODE", "SOURCE", "QUEUE", "TASK", "EXPIRES", "WORKERS")]
+    rows = [("POLICY", "MODE", "SOURCE", "QUEUE", "TASK", "EXPIRES (UTC)", "WORKERS")]
     for one in found:
         expires = f"{one.expires_at:%Y-%m-%d %H:%M}" if one.expires_at else "-"
         match = (one.match_source, one.match_queue, one.match_task)

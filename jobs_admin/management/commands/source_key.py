@@ -57,7 +57,7 @@ class Command(BaseCommand):
 
 def listing() -> list[str]:
     """A line for each key, by source, below a line of headings."""
-    rows = [("SOURCE", "ID", "CREATED", "BY", "LAST USED", "REVOKED")]
+    rows = [("SOURCE", "ID", "CREATED (UTC)", "BY", "LAST USED (UTC)", "REVOKED (UTC)")]
     for key in SourceKey.objects.order_by("source", "-pk"):
         times = [moment(at) for at in (key.created_at, key.last_used_at, key.revoked_at)]
         rows.append((key.source, key.key_id, times[0], key.created_by[:40], *times[1:]))

@@ -108,7 +108,7 @@ def coverage_lines() -> list[str]:
 def listing() -> list[str]:
     """A line for each unknown source and each kind of refused reports, below a line of headings."""
     state = admission.state(terminal.viewer(), timezone.now())
-    rows = [("SOURCE", "WHY", "REFUSED", "STORED", "DROPPED", "LAST")]
+    rows = [("SOURCE", "WHY", "REFUSED", "STORED", "DROPPED", "LAST (UTC)")]
     for one in (*state.waiting, *state.refused):
         counts = (f"{n:,}" for n in (one.refused, one.stored, one.dropped))
         rows.append((one.source, one.word, *counts, moment(one.last_at)))

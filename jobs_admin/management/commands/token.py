@@ -73,7 +73,7 @@ class Command(BaseCommand):
 
 def listing() -> list[str]:
     """Return a line for every token, latest first, below a line of headings."""
-    rows = [("NAME", "ROLE", "SOURCE", "CREATED", "REVOKED", "OWNER")]
+    rows = [("NAME", "ROLE", "SOURCE", "CREATED (UTC)", "REVOKED (UTC)", "OWNER")]
     for token in ApiToken.objects.select_related("owner").order_by("-created_at", "-pk"):
         owner = terminal_line(token.owner.get_username(), 40) if token.owner else "-"
         rows.append(

@@ -4,6 +4,7 @@ meanwhile."""
 from jobs_admin.queues.depths.marking import DeadDepth, DeadLine, Mark, Threshold, dead_depth, marks, replays_of_queue
 from jobs_admin.queues.depths.reading import (
     BEFORE,
+    IN_PROGRESS,
     MOST,
     Gap,
     History,
@@ -18,6 +19,7 @@ from jobs_admin.queues.depths.steps import LADDER, SAMPLE_S, chart_steps
 
 __all__ = [
     "BEFORE",
+    "IN_PROGRESS",
     "LADDER",
     "MOST",
     "SAMPLE_S",

@@ -19,10 +19,13 @@ from jobs_admin.search import scope as scopes
 _MOST_GAPS = 50  # told, the longest ones
 _SAMPLES = DepthSample._meta.db_table
 
+_FOLDED_WITHIN_S = 60  # after its end
+
 UNREACHABLE = "unreachable"  # sampled, and the source did not answer
 PARTLY = "partly_unreachable"  # the same for a part of each step
 UNWATCHED = "unwatched"  # not sampled
 UNSEEN = "unseen"  # sampled, and the queue was not there
+IN_PROGRESS = "in_progress"  # the last step, which is not complete yet
 BEFORE = "before"  # nothing is known of any queue from then, or from before
 
 WORDS = {
@@ -30,6 +33,7 @@ WORDS = {
     PARTLY: "The source did not answer at times",
     UNWATCHED: "Not sampled: watch was not running",
     UNSEEN: "Sampled, but this queue did not exist",
+    IN_PROGRESS: "In progress: the step is not complete yet",
     BEFORE: "Before the first stored sample",
 }
 
@@ -103,7 +107,8 @@ def _missing_steps(points: Sequence[Point], step: int, begin: int, end: int) -> 
         at = point.at + step
     # What happened just now may not be written yet.
     if end - at > max(leave, 3 * SAMPLE_S):
-        found.append(Gap(at, end, UNWATCHED))
+        is_last_step = step > SAMPLE_S and end - at < step + _FOLDED_WITHIN_S
+        found.append(Gap(at, end, IN_PROGRESS if is_last_step else UNWATCHED))
     return found
 
 
@@ -118,7 +123,9 @@ def _explain_gaps(gaps: list[Gap], step: int) -> list[Gap]:
         values += [step, to_database_time(gap.since), to_database_time(gap.until), step, to_database_time(gap.since)]
     ((*answers,),) = fetch_rows("SELECT " + ", ".join([within, before] * len(gaps)), values)
     return [
-        Gap(gap.since, gap.until, UNSEEN if seen else UNWATCHED if earlier else BEFORE)
+        gap
+        if gap.reason == IN_PROGRESS
+        else Gap(gap.since, gap.until, UNSEEN if seen else UNWATCHED if earlier else BEFORE)
         for gap, seen, earlier in zip(gaps, answers[::2], answers[1::2], strict=True)
     ]
 
