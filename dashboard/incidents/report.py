@@ -153,9 +153,12 @@ def _facts(incident: Incident) -> list[tuple[str, str, str]]:
         return (duration(at - first) if at >= first else "before it"), clock(at, incident.where.since)
 
     lasted, until = since(seen.calm_at, ("–", "at a normal rate"))
+    beside = f"{clock(first, incident.where.since)} to {until}" if first and until else until
     if first is not None and seen.calm_at is None:
-        lasted, until = "still failing" if incident.where.is_going_on else "to the end of the period", ""
-    facts = [("Failing for", lasted, f"{clock(first, incident.where.since)} to {until}" if first and until else until)]
+        lasted = f"at least {duration(incident.where.until - first)}"
+        ends = "still failing" if incident.where.is_going_on else "still failing at the end of the period"
+        beside = f"since {clock(first, incident.where.since)}, {ends}"
+    facts = [("Failing for", lasted, beside)]
     for what, name, nothing in (
         ("fired", "Time to alert", "no alert"),
         ("acknowledged", "Time to acknowledge", "not acknowledged"),
