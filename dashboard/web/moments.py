@@ -5,7 +5,8 @@ The zone of the page is Django's current one: UTC, or what its reader has chosen
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 
@@ -41,6 +42,48 @@ def zone_name(at: datetime | None = None) -> str:
     found = local(at or timezone.now())
     name = found.tzname() or ""
     return name if name.isalpha() else f"UTC{found.isoformat()[-6:]}"
+
+
+_UTC_TIME = re.compile(
+    r"\b(?:(?P<date>\d{4}-\d\d-\d\d) |(?P<day>\d{1,2}) (?P<month>[A-Z][a-z]{2})(?: (?P<year>\d{4}))? )?"
+    r"(?P<time>\d\d:\d\d(?::\d\d)?) UTC\b"
+)
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+
+
+def in_zone(text: str, now: datetime | None = None) -> str:
+    """Return a sentence of the engine with its times, which are in UTC, in the zone of the page."""
+    if "UTC" not in text or zone_id() == "UTC":
+        return text
+    beside = now or timezone.now()
+    return type(text)(_UTC_TIME.sub(lambda found: _here(found, beside), text))  # safe HTML stays safe
+
+
+def _here(found: re.Match[str], now: datetime) -> str:
+    """Return such a time in the zone of the page. Without a day it is of today, without a year of the nearest."""
+    today = now.astimezone(UTC)
+    try:
+        time = datetime.strptime(found["time"], "%H:%M:%S" if found["time"].count(":") == 2 else "%H:%M").time()
+        if found["date"]:
+            at = datetime.combine(datetime.fromisoformat(found["date"]), time, UTC)
+        elif found["day"]:
+            year = int(found["year"] or today.year)
+            at = datetime(
+                year, _MONTHS.index(found["month"]) + 1, int(found["day"]), time.hour, time.minute, time.second, UTC
+            )
+            if not found["year"] and at - now > timedelta(days=180):
+                at = at.replace(year=year - 1)
+        else:
+            at = datetime.combine(today, time, UTC)
+    except ValueError:  # no time after all
+        return found[0]
+    with_seconds = found["time"].count(":") == 2
+    shown = clock(at, now, with_seconds)
+    if found["date"]:
+        shown = local(at).strftime("%Y-%m-%d %H:%M:%S" if with_seconds else "%Y-%m-%d %H:%M")
+    elif found["day"]:
+        shown = time_text.dated(at, now, with_seconds, timezone.get_current_timezone())
+    return f"{shown} {zone_name(at)}"
 
 
 def from_field(text: str) -> datetime:

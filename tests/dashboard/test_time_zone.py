@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -39,6 +40,23 @@ def test_a_time_is_that_of_the_zone_with_its_name_and_the_same_for_programs():
         assert moments.dated(AT, now) == "4 Jul 00:30 CEST"
     with timezone.override("America/Sao_Paulo"):  # a zone without letters
         assert moments.dated(AT, now) == "3 Jul 19:30 UTC-03:00"
+
+
+def test_sentences_of_the_engine_have_their_times_in_the_zone_of_the_page():
+    text = "failing since 22:30 UTC; oldest from 1 Jan 23:12 UTC; seen 2026-07-03 22:30:05 UTC; 5 Nov 2025 02:07 UTC"
+    assert moments.in_zone(text, AT) == text
+    with timezone.override("Europe/Berlin"):
+        assert moments.in_zone(text, AT) == (
+            "failing since 00:30 CEST; oldest from 2 Jan 00:12 CET; seen 2026-07-04 00:30:05 CEST; 5 Nov 2025 03:07 CET"
+        )
+        assert moments.in_zone("31 Dec 23:12 UTC", AT.replace(month=1)) == "1 Jan 00:12 CET"
+        assert moments.in_zone("99 Jan 25:00 UTC and 12:00 CET", AT) == "99 Jan 25:00 UTC and 12:00 CET"
+
+
+def test_the_headline_of_the_overview_is_in_the_zone_of_its_reader(ann, watched):
+    bury()
+    ann.cookies[COOKIE] = "Asia/Kolkata"
+    assert re.search(r"1 dead job, from (\d+ \w+ )?\d\d:\d\d UTC\+05:30", page(ann, "/"))
 
 
 @pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "Asia/Kolkata", "America/St_Johns"])
