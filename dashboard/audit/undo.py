@@ -23,7 +23,7 @@ _OTHERS = {
     "channel.save": "saved channel", "channel.enable": "enabled channel", "channel.disable": "disabled channel",
     "channel.test": "tested channel", "delivery.resend": "resent delivery", "runbook.save": "saved runbook",
     "runbook.delete": "deleted runbook", "view.save": "saved view", "view.change": "changed view",
-    "view.delete": "deleted view",
+    "view.delete": "deleted view", "columns.choose": "chose columns",
 }  # fmt: skip
 
 

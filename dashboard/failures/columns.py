@@ -50,6 +50,12 @@ class Column:
     label: str
     cell: Callable[[Row], SafeString]
     hint: str = ""  # of the header
+    is_default: bool = True  # shown to who has chosen no columns
+
+    @property
+    def name(self) -> str:
+        """Its name in a choice: `tenant` for `col-tenant`; of the first, which is always shown, `error`."""
+        return next((one.removeprefix("col-") for one in self.css_class.split() if one.startswith("col-")), "error")
 
 
 # --- cells ------------------------------------------------------------------------------------------------------
@@ -135,6 +141,28 @@ def _failed(row: Row) -> SafeString:
     return ago(row.failure.failed_at, row.now)
 
 
+def _first_failed(row: Row) -> SafeString:
+    return ago(row.failure.first_failed_at, row.now)
+
+
+def _release(row: Row) -> SafeString:
+    return _named(row.failure.release or "–")
+
+
+def _worker(row: Row) -> SafeString:
+    return _named(row.failure.worker or "–")
+
+
+def _job(row: Row) -> SafeString:
+    name = row.failure.job_id
+    return format_html('<span class="mono clip" title="{}">{}</span>', visible_text(name), visible(name))
+
+
+@_few
+def _named(name: str) -> SafeString:
+    return format_html('<span class="clip" title="{}">{}</span>', visible_text(name), visible(name))
+
+
 COLUMNS = (
     Column("what", "Error", _error),
     Column("col-where", "Task, queue", _where),
@@ -152,7 +180,17 @@ COLUMNS = (
         _failed,
         "Time of the last failed attempt. Listed in order of arrival, latest first",
     ),
+    Column("number col-first minor", "First failed", _first_failed, "Time of the first failed attempt", False),
+    Column("col-release minor", "Release", _release, "Deployed version of the last attempt", False),
+    Column("col-worker minor", "Worker", _worker, "Worker of the last attempt", False),
+    Column("col-job minor", "Job ID", _job, "ID of the latest run", False),
 )
+
+
+def chosen(names: Collection[str]) -> list[Column]:
+    """Return the columns of these names and the error, in the order of the table; the default ones for none known."""
+    found = [one for one in COLUMNS if one.name in names or one is COLUMNS[0]]
+    return found if len(found) > 1 else [one for one in COLUMNS if one.is_default]
 
 
 # --- rows -------------------------------------------------------------------------------------------------------
@@ -163,7 +201,9 @@ _PICK = (
 )
 
 
-def rows(shown: Sequence[Failure], *, may_act: bool, sources: Collection[str] = ()) -> list[SafeString]:
+def rows(
+    shown: Sequence[Failure], columns: Sequence[Column], *, may_act: bool, sources: Collection[str] = ()
+) -> list[SafeString]:
     """Return a table row for each. `sources`: those that the viewer may see; with several each row names its own."""
     base, now = reverse("redrive:failure-list"), timezone.now()
     many = len({*sources, *(failure.source for failure in shown)}) > 1
@@ -171,12 +211,13 @@ def rows(shown: Sequence[Failure], *, may_act: bool, sources: Collection[str] = 
     return [
         _row(
             Row(failure, SafeString(f"{base}{failure.pk:d}/"), now, many, planned.get(failure.pk), failure.pk in gone),
+            columns,
             _PICK % (failure.pk, failure.pk) if may_act else "",
         )
         for failure in shown
     ]
 
 
-def _row(row: Row, pick: str) -> SafeString:
-    cells = [f'<td class="{column.css_class}">{conditional_escape(column.cell(row))}</td>' for column in COLUMNS]
+def _row(row: Row, columns: Sequence[Column], pick: str) -> SafeString:
+    cells = [f'<td class="{column.css_class}">{conditional_escape(column.cell(row))}</td>' for column in columns]
     return SafeString(f'<tr data-row="{row.url}">{pick}{"".join(cells)}</tr>')

@@ -53,14 +53,15 @@ def trail_of(text: str) -> tuple[str, ...]:
     return tuple(word for word in words if whole_number(word) is not None)
 
 
-def paths(text: str, page: Page, after: str | None, back: tuple[str, ...]) -> Paths:
+def paths(text: str, page: Page, after: str | None, back: tuple[str, ...], columns: str = "") -> Paths:
     """Rows are found by key, so a page does not know its number: it knows the pages that led to it."""
 
     def to(after: str, back: tuple[str, ...]) -> str:
-        more = {"after": after} if after else {}
+        more = {"columns": columns} if columns else {}
+        more |= {"after": after} if after else {}
         return links.list_url(text, **more, **({"back": ".".join(back)} if back else {}))
 
-    first = links.list_url(text) if after else ""
+    first = to("", ()) if after else ""
     newer = "" if not after else to(back[-1], back[:-1]) if back else first
     older = to(page.next, (*back, after)[-MOST_BACK:] if after else ()) if page.next else ""
     return Paths(first, newer, older)

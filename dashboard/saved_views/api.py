@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from django.http import HttpRequest
 from ninja import Status
 from pydantic import Field
 
 from dashboard.saved_views import api_shapes as view_shapes
+from dashboard.saved_views import listing as view_list
 from dashboard.web.access import needs
 from dashboard.web.api import shapes
 from dashboard.web.api.base import REFUSALS, Body, Number, Text, api
-from dashboard.web.links import list_url
 from jobs_admin import config
-from jobs_admin.failures import saved_views
+from jobs_admin.failures import list_columns, saved_views
 from jobs_admin.models import SavedView
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+
+Columns = Annotated[
+    list[Text], Field(max_length=list_columns.MOST)
+]  # names of the failure list's; empty: the reader's own
 
 
 class NewView(Body):
     name: Text = Field(min_length=1, max_length=saved_views.LONGEST_NAME)
     q: Text = ""
+    columns: Columns = []
     is_shared: bool = True
 
 
 class ViewChange(Body):
     name: Text | None = Field(None, min_length=1, max_length=saved_views.LONGEST_NAME)
     q: Text | None = None
+    columns: Columns | None = None
     is_shared: bool | None = None
 
 
@@ -38,11 +44,12 @@ def _answer(viewer: Viewer, view: SavedView) -> dict[str, Any]:
         "name": view.name,
         "q": view.query,
         "owner": view.owner.get_username() if view.owner else None,
+        "columns": view.columns,
         "is_shared": view.is_shared,
         "count": counted.number,
         "count_is_capped": counted.is_capped,
         "count_is_estimate": counted.is_estimate,
-        "url": config.page_url(list_url(view.query)),
+        "url": config.page_url(view_list.url_of(view)),
     }
 
 
@@ -59,7 +66,8 @@ def list_views(request: HttpRequest) -> Any:
 @needs(OPERATOR)
 def save_view(request: HttpRequest, body: NewView) -> Any:
     """Save a search as a view, shared with everyone on the desk."""
-    made = saved_views.save(request.auth, name=body.name, query=body.q, is_shared=body.is_shared)
+    values = {"name": body.name, "query": body.q, "columns": body.columns, "is_shared": body.is_shared}
+    made = saved_views.save(request.auth, **values)
     return Status(201, _answer(request.auth, made))
 
 

@@ -9,6 +9,7 @@ class ViewItem(Schema):
     id: int
     name: str
     q: str  # as it was written: relative times stay relative
+    columns: list[str]  # of the failure list: error, where, tenant, state, attempts, time, first, release, worker, job
     owner: str | None  # null: made by a token
     is_shared: bool
     count: int  # what it holds now, for who asks

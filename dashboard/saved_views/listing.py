@@ -39,6 +39,11 @@ class Tab:
     is_here: bool
 
 
+def url_of(view: SavedView) -> str:
+    """Return the list of its search, with its columns."""
+    return list_url(view.query, columns=",".join(view.columns)) if view.columns else list_url(view.query)
+
+
 def lines(viewer: Viewer, views: list[SavedView]) -> list[Line]:
     return [line(viewer, view) for view in views]
 
@@ -54,7 +59,7 @@ def line(viewer: Viewer, view: SavedView) -> Line:
         is_own=is_own,
         is_shared=view.is_shared,
         may_change=saved_views.may_change(viewer, view),
-        url=list_url(view.query),
+        url=url_of(view),
         replay_url=_replay_url(view.query) if viewer.may_anywhere(OPERATOR) else "",
     )
 
@@ -76,7 +81,7 @@ def tabs(viewer: Viewer, views: list[SavedView], here: str) -> list[Tab]:
         Tab(
             view.name,
             view.query or "all open failures",
-            list_url(view.query),
+            url_of(view),
             count(viewer, view),
             view.query == here,
         )

@@ -12,7 +12,7 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
 from jobs_admin.core.refused import Refused
-from jobs_admin.failures import saved_views
+from jobs_admin.failures import list_columns, saved_views
 from jobs_admin.models import SavedView
 from jobs_admin.models.access import OPERATOR, VIEWER
 
@@ -38,7 +38,12 @@ def _page(request: HttpRequest, *, status: int = 200, **more: object) -> HttpRes
 def tabs(request: HttpRequest) -> HttpResponse:
     """The views as tabs over the list, each with what it holds now: loaded after the rows."""
     here = request.GET.get("q", "").strip()
-    context = {"tabs": view_list.tabs(request.viewer, saved_views.listing(request.viewer), here), "q": here}
+    context = {
+        "tabs": view_list.tabs(request.viewer, saved_views.listing(request.viewer), here),
+        "q": here,
+        "columns": request.GET.get("columns", "") or ",".join(list_columns.read(request.viewer)),
+        "may_act": request.viewer.may_anywhere(OPERATOR),
+    }
     return render_page(request, "redrive/views/tabs.html", context, part="tabs")
 
 
@@ -54,13 +59,15 @@ def count(request: HttpRequest, pk: int) -> HttpResponse:
 @can(VIEWER)
 def save(request: HttpRequest) -> HttpResponse:
     name, query = request.POST.get("name", ""), request.POST.get("query", "")
+    columns = [one for one in request.POST.get("columns", "")[:1_000].split(",") if one]
+    is_shared = "is_shared" in request.POST
     try:
-        view = saved_views.save(request.viewer, name=name, query=query, is_shared="is_shared" in request.POST)
+        view = saved_views.save(request.viewer, name=name, query=query, columns=columns, is_shared=is_shared)
     except Refused as refused:
         return _refused(request, refused, links.list_url(query.strip()))
     undo = reverse("redrive:view-delete", args=[view.pk])
     add_toast(request, f"Saved as “{view.name}”.", link=reverse("redrive:view-list"), link_text="All views", undo=undo)
-    return go(request, links.list_url(view.query))
+    return go(request, view_list.url_of(view))
 
 
 @require_POST
@@ -89,7 +96,12 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
         saved_views.delete(request.viewer, view)
     except Refused as refused:
         return _refused(request, refused, reverse("redrive:view-list"))
-    fields = [("name", view.name), ("query", view.query), *([("is_shared", "1")] if view.is_shared else [])]
+    fields = [
+        ("name", view.name),
+        ("query", view.query),
+        ("columns", ",".join(view.columns)),
+        *([("is_shared", "1")] if view.is_shared else []),
+    ]
     is_own = view.owner_id == request.viewer.user_id
     undo = {"undo": reverse("redrive:view-save"), "undo_fields": fields} if is_own else {}
     add_toast(request, f"Deleted “{view.name}”.", **undo)

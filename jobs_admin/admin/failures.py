@@ -213,7 +213,7 @@ class SavedViewAdmin(Records):
     list_filter = ("is_shared",)
     search_fields = ("name", "query")
     ordering = ("-id",)
-    fields = ("name", "query", "owner", "is_shared", "created_at")
+    fields = ("name", "query", "columns", "owner", "is_shared", "created_at")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SavedView]:
         return SavedView.objects.filter(Q(owner=request.user) | Q(pk__in=view_sight.readable(viewer(request))))

@@ -6,7 +6,7 @@ always what its reader may see.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -20,6 +20,7 @@ from jobs_admin.core.text import representable
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import authorize, note, refuse
 from jobs_admin.db.authorizing import owner as owner_of
+from jobs_admin.failures import list_columns
 from jobs_admin.models import Alert, AuditEvent, Rule, SavedView
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
 from jobs_admin.models.alert import AlertState
@@ -27,7 +28,7 @@ from jobs_admin.rights import view_sight
 
 LONGEST_NAME = 100
 MOST_OF_ONE = 200  # views of one owner
-_CHANGEABLE = ("name", "query", "is_shared")
+_CHANGEABLE = ("name", "query", "columns", "is_shared")
 
 
 def listing(viewer: Viewer) -> list[SavedView]:
@@ -54,11 +55,14 @@ def may_change(viewer: Viewer, view: SavedView) -> bool:
     return not config.is_read_only() and viewer.may_anywhere(VIEWER) and (_is_own(viewer, view) or _is_admin(viewer))
 
 
-def save(viewer: Viewer, *, name: str, query: str, is_shared: bool = False) -> SavedView:
+def save(viewer: Viewer, *, name: str, query: str, columns: Sequence[str] = (), is_shared: bool = False) -> SavedView:
     """Save a search under a name. A token's view has no owner and is always shared. Raises Refused."""
     _authorize(viewer, "view.save")
     is_shared = is_shared or viewer.user_id is None
-    view = SavedView(owner_id=viewer.user_id, **_values(viewer, {"name": name, "query": query, "is_shared": is_shared}))
+    view = SavedView(
+        owner_id=viewer.user_id,
+        **_values(viewer, {"name": name, "query": query, "columns": columns, "is_shared": is_shared}),
+    )
     if _of_owner(viewer.user_id).count() >= MOST_OF_ONE:
         raise Refused(
             "too_many", f"You have reached the limit of {MOST_OF_ONE} views. Nothing was changed. Delete a view first."
@@ -70,7 +74,7 @@ def save(viewer: Viewer, *, name: str, query: str, is_shared: bool = False) -> S
 
 
 def change(viewer: Viewer, view: SavedView, changes: Mapping[str, Any]) -> SavedView:
-    """Change some of name, query, is_shared. Raises Refused.
+    """Change some of name, query, columns, is_shared. Raises Refused.
 
     What is found by a view that a rule watches is what the rule watches: another query takes what changing the rule takes.
     """
@@ -174,6 +178,8 @@ def _values(viewer: Viewer, changes: Mapping[str, Any], view: SavedView | None =
                 "invalid", "The search is too long to save. Nothing was changed. Shorten the search.", "query"
             )
         values["query"] = query
+    if "columns" in changes:
+        values["columns"] = list_columns.parse([str(one) for one in changes["columns"]])
     if "is_shared" in changes:
         values["is_shared"] = bool(changes["is_shared"])
         begins = values["is_shared"] and not (view is not None and view.is_shared)
@@ -212,4 +218,5 @@ def _authorize(viewer: Viewer, act: str, view: SavedView | None = None) -> None:
 
 
 def _plain(view: SavedView) -> dict[str, Any]:
-    return {"name": view.name, "query": view.query, "is_shared": view.is_shared}
+    columns = {"columns": view.columns} if view.columns else {}
+    return {"name": view.name, "query": view.query, **columns, "is_shared": view.is_shared}

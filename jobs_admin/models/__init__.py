@@ -14,7 +14,7 @@ from jobs_admin.models.policy import PolicyVersion
 from jobs_admin.models.release import Release
 from jobs_admin.models.replay import FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.reschedule import Reschedule, ReschedulePart
-from jobs_admin.models.saved_view import SavedView
+from jobs_admin.models.saved_view import ListColumns, SavedView
 from jobs_admin.models.source import Source, Worker
 from jobs_admin.models.total import Total
 from jobs_admin.models.trust import RefusedReports, SourceKey, UnsignedReports
@@ -38,6 +38,7 @@ __all__ = [
     "GroupCounter",
     "GroupRule",
     "GroupSource",
+    "ListColumns",
     "Notice",
     "Payload",
     "PolicyVersion",

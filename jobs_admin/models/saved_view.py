@@ -12,6 +12,7 @@ class SavedView(models.Model):
     query = models.TextField()
     # None: made by a token, for everyone.
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", null=True)
+    columns = models.JSONField(default=list)  # names; empty: those that its reader chose
     is_shared = models.BooleanField(default=False)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -24,3 +25,10 @@ class SavedView(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ListColumns(models.Model):
+    """The columns of the failure list that a person chose; without a row, the default ones."""
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", primary_key=True)
+    names = models.JSONField(default=list)
