@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from dashboard.alerts import words as alert_words
 from jobs_admin import config
-from jobs_admin.alerts import OPEN, Fold, count_calling, fold, wording
+from jobs_admin.alerts import OPEN, Calling, Fold, count_calling, fold, wording
 from jobs_admin.core.alert_metrics import Subject
 from jobs_admin.models import Alert
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
@@ -33,10 +33,11 @@ class Line:
     tone: str
     severity: str
     severity_tone: str
+    severity_of: str  # the member of its fold that has this severity; "" where the alert itself has it
     for_s: float
     by: str  # who acknowledged, "" for no one
     acknowledge_url: str  # "" where the viewer may not, or nothing is to be acknowledged
-    together: int  # alerts of its notification that can be acknowledged at once, itself included; 0 where unknown
+    together: Calling  # of its notification
     members: Sequence[Member]  # of its fold
     names: str  # of its members, with their values; "" for none
 
@@ -56,7 +57,7 @@ class Member:
     severity: str
     severity_class: str
     acknowledge_url: str  # "" where the line's own act covers it
-    together: int  # as of its line
+    together: Calling  # as of its line
 
 
 def lines(alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool] | None = None) -> list[Line]:
@@ -72,13 +73,25 @@ def folded_lines(alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool
     for one in folds:
         may = may_act.get(one.lead.source, False)
         members = [_member(other) for other in one.others]
-        members += [_member(part, may=may, together=together.get(part.pk, 0)) for part in one.parts]
-        many = together.get(one.lead.pk, 0)
-        found.append(line(one.lead, now, may, severity=one.severity, together=many, members=members, names=_names(one)))
+        members += [_member(part, may=may, together=together.get(part.pk, _ALONE)) for part in one.parts]
+        many = together.get(one.lead.pk, _ALONE)
+        found.append(
+            line(
+                one.lead,
+                now,
+                may,
+                severity=one.severity,
+                severity_of=_gravest(one),
+                together=many,
+                members=members,
+                names=_names(one),
+            )
+        )
     return found
 
 
 NAMED = 3  # alerts of a fold
+_ALONE = Calling()
 
 
 def _names(found: Fold) -> str:
@@ -97,6 +110,16 @@ def _names(found: Fold) -> str:
     return " · ".join(texts)
 
 
+def _gravest(found: Fold) -> str:
+    """`tenant lighthouse`, where that member is graver than the alert that the line names."""
+    if found.severity == found.lead.severity:
+        return ""
+    for one in found.parts:
+        if one.severity == found.severity:
+            return wording.narrowed(one.rule)
+    return next(alert_words.where(one) for one in found.others if one.severity == found.severity)
+
+
 def _part_name(part: Alert, lead: Alert) -> str:
     """`tenant lighthouse 300 (critical)`: the queue and the severity where the lead has others."""
     place = "" if part.subject == lead.subject else f"{wording.name(part.subject)}, "
@@ -104,7 +127,7 @@ def _part_name(part: Alert, lead: Alert) -> str:
     return f"{place}{wording.narrowed(part.rule)} {alert_words.in_unit(part.value, part.rule.metric)}{graver}"
 
 
-def _member(alert: Alert, *, may: bool = False, together: int = 0) -> Member:
+def _member(alert: Alert, *, may: bool = False, together: Calling = _ALONE) -> Member:
     return Member(
         reverse("redrive:alert-detail", args=[alert.pk]),
         alert_words.condition(alert),
@@ -131,7 +154,8 @@ def line(
     may_act: bool = False,
     *,
     severity: str = "",
-    together: int = 0,
+    severity_of: str = "",
+    together: Calling = _ALONE,
     members: Sequence[Member] = (),
     names: str = "",
 ) -> Line:
@@ -149,6 +173,7 @@ def line(
         status.tone,
         severity,
         _severity_class(severity),
+        severity_of,
         status.for_s,
         alert.acknowledged_by,
         _acknowledge_url(alert) if may_act else "",

@@ -1,6 +1,13 @@
 """Alerts: rules on depths, the episodes in which they are true, silences, and notices."""
 
-from jobs_admin.alerts.acknowledging import Acknowledgement, acknowledge, count_calling, count_undoable, unacknowledge
+from jobs_admin.alerts.acknowledging import (
+    Acknowledgement,
+    Calling,
+    acknowledge,
+    count_calling,
+    count_undoable,
+    unacknowledge,
+)
 from jobs_admin.alerts.affected_groups import (
     Cause,
     Causes,
@@ -42,6 +49,7 @@ __all__ = [
     "OPEN",
     "Acknowledgement",
     "AlertPage",
+    "Calling",
     "Cause",
     "Causes",
     "Episode",

@@ -25,7 +25,7 @@ from jobs_admin.rights import alert_sight
 
 LONGEST_COMMENT = 500  # as its event and the audit keep it
 ACT, UNDO_ACT = "alert.acknowledge", "alert.unacknowledge"
-CALLING = (AlertState.FIRING, AlertState.SILENCED)  # what can be acknowledged
+CALLING = (AlertState.FIRING, AlertState.SILENCED)  # what can be acknowledged; a silenced one only by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Acknowledgement:
 
 
 def acknowledge(viewer: Viewer, pk: int, comment: str = "", *, only_this: bool = False) -> Acknowledgement:
-    """Acknowledge the alert and all in its bundle, or only this one. Of two operators at the same time, one succeeds.
+    """Acknowledge the alert and all that fire in its bundle, or only this one. Of two operators at the same time, one
+    succeeds. Silenced ones are left alone: they call when their silence ends.
 
     Raises Refused, with the name of an operator who has acknowledged it already, and NotFound.
     """
@@ -52,7 +53,7 @@ def acknowledge(viewer: Viewer, pk: int, comment: str = "", *, only_this: bool =
     with transaction.atomic():
         _lock_rule(found)
         wanted = Alert.objects.filter(pk=pk) if only_this else reading.bundle(found)
-        alerts = list(wanted.select_for_update().filter(state__in=CALLING))
+        alerts = list(wanted.select_for_update().filter(Q(state=AlertState.FIRING) | Q(pk=pk, state__in=CALLING)))
         mine = [one for one in alerts if one.pk == found.pk] and [
             one for one in alerts if move(one, AlertState.ACKNOWLEDGED, now, text, viewer.name, acknowledged_at=now,
                                         acknowledged_by=viewer.name[:150])
@@ -92,15 +93,29 @@ def unacknowledge(viewer: Viewer, pk: int) -> Acknowledgement:
     return Acknowledgement(reading.get(viewer, pk), changed, len(taken) - len(changed))
 
 
-def count_calling(alerts: Collection[Alert]) -> dict[int, int]:
-    """Return, by number of alert, how many of its notification can be acknowledged, itself included. One query."""
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """The reach of an acknowledgement of an alert and its notification."""
+
+    changed: int = 0  # alerts, itself included
+    silenced: int = 0  # others, which it leaves alone
+
+
+def count_calling(alerts: Collection[Alert]) -> dict[int, Calling]:
+    """Return the reach by number of alert. One query."""
     leaders = {one.told_with_id or one.pk for one in alerts}
     whose = Coalesce(F("told_with"), F("pk"))
     if not leaders:
         return {}
     rows = Alert.objects.filter(Q(pk__in=leaders) | Q(told_with__in=leaders), state__in=CALLING).order_by()
-    counts = Counter(dict(rows.values_list(whose).annotate(n=Count("pk"))))
-    return {one.pk: counts[one.told_with_id or one.pk] for one in alerts}
+    counted = rows.values_list(whose, "state").annotate(n=Count("pk"))
+    counts = Counter({(leader, state): n for leader, state, n in counted})
+    found = {}
+    for one in alerts:
+        leader, itself = one.told_with_id or one.pk, one.state == AlertState.SILENCED
+        firing, silenced = counts[leader, AlertState.FIRING], counts[leader, AlertState.SILENCED]
+        found[one.pk] = Calling(firing + itself, silenced - itself)
+    return found
 
 
 def count_undoable(viewer: Viewer, alert: Alert) -> int:

@@ -273,7 +273,7 @@ class Alerts(CeleryDesk):
 
     @act(weight=3)
     def acknowledge(self, rng: random.Random) -> None:
-        """One alert, or all of its notification: exactly those that call, and no other."""
+        """One alert, or all of its notification: exactly those that fire, a silenced one only by itself."""
         from jobs_admin import alerts
         from jobs_admin.models import Alert
 
@@ -283,7 +283,9 @@ class Alerts(CeleryDesk):
         one, who, only_this = rng.choice(found), rng.choice([self.ann, self.bob]), rng.random() < 0.5
         story = one.told_with_id or one.pk
         mine = [one] if only_this else [other for other in found if story in (other.pk, other.told_with_id)]
-        calling = [other.pk for other in mine if other.state in ("firing", "silenced")]
+        calling = [
+            other.pk for other in mine if other.state == "firing" or (other.state == "silenced" and other == one)
+        ]
         expected = calling if one.pk in calling else []
         got = self._changed(lambda: alerts.acknowledge(who, one.pk, "I look at it", only_this=only_this))
         if got != expected:

@@ -35,6 +35,16 @@ def ends_at(given: Mapping[str, str], now: datetime, starts_at: datetime | None 
     return _parse_field(given, UNTIL, "Enter an end as a day and a time.", "ends_at")
 
 
+def presets(now: datetime) -> list[tuple[str, str, datetime | None]]:
+    """Return the choices with a fixed end: value, label, and the end where the label does not name it."""
+    found = []
+    for value, words in CHOICES.items():
+        if value != UNTIL:
+            end = ends_at({"for": value}, now) if value.isdigit() else None
+            found.append((value, words.removeprefix("until ").capitalize(), end))
+    return found
+
+
 def starts_at(given: Mapping[str, str]) -> datetime | None:
     """Return the start; None for now. Raises Refused."""
     if not given.get("starts", "").strip():

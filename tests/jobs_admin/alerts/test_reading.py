@@ -8,6 +8,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from jobs_admin import alerts
+from jobs_admin.alerts import Calling
 from jobs_admin.alerts.runbooks import for_task
 from jobs_admin.alerts.silencing import silenced_by
 from jobs_admin.core.refused import NotFound, Refused
@@ -69,10 +70,21 @@ def test_only_this_one_is_acknowledged_and_the_others_of_its_notification_stay(r
     made = rule()
     one = create_alert(made)
     create_alert(made, subject="webhooks", told_with=one), create_alert(made, "silenced", subject="sms", told_with=one)
-    assert alerts.count_calling([one]) == {one.pk: 3}
+    assert alerts.count_calling([one]) == {one.pk: Calling(2, 1)}
     assert alerts.acknowledge(SAM, one.pk, only_this=True).changed == [one.pk]
     assert [row.state for row in alerts.listing(ANN).rows] == ["silenced", "firing", "acknowledged"]
-    assert alerts.count_calling([one]) == {one.pk: 2}
+    assert alerts.count_calling([one]) == {one.pk: Calling(1, 1)}
+
+
+def test_an_acknowledgement_leaves_silenced_alerts_of_its_notification_alone(rule):
+    made = rule()
+    one, other = create_alert(made), create_alert(made, subject="webhooks", told_with=None)
+    Alert.objects.filter(pk=other.pk).update(told_with=one)
+    quiet = create_alert(made, "silenced", subject="sms", told_with=one)
+    assert alerts.count_calling([quiet]) == {quiet.pk: Calling(3, 0)}
+    assert alerts.acknowledge(SAM, one.pk).changed == [one.pk, other.pk]
+    assert Alert.objects.get(pk=quiet.pk).state == "silenced"
+    assert alerts.acknowledge(SAM, quiet.pk).changed == [quiet.pk]
 
 
 def test_an_acknowledgement_is_undone_for_all_that_it_covered_and_only_by_who_made_it(rule):
