@@ -17,7 +17,7 @@ from dashboard.web import links
 from dashboard.web.figures import duration, number
 from dashboard.web.pictures import share
 from jobs_admin.alerts import Acknowledgement, Cause, Causes, RisenGroup
-from jobs_admin.alerts.affected_groups import LOUD_PER_MIN, MOST_ONE_BY_ONE
+from jobs_admin.alerts.affected_groups import MOST_ONE_BY_ONE
 from jobs_admin.alerts.links import MOST_QUEUES
 from jobs_admin.core.alert_metrics import Subject
 from jobs_admin.models import Alert, AlertEvent, Group
@@ -25,7 +25,7 @@ from jobs_admin.models.alert import AlertState
 from jobs_admin.models.group import GroupState
 from jobs_admin.notices import DeliveryRow
 from jobs_admin.queues import rates
-from jobs_admin.replays import prognosis
+from jobs_admin.replays import Outlook, prognosis
 
 MOST_NAMED = 6  # alerts of one notification, in a line of the timeline
 
@@ -222,7 +222,6 @@ def before(found: Iterable[Any]) -> list[Before]:
 
 # --- why it fires ------------------------------------------------------------------------------------------------
 
-_ENDED_AFTER = timedelta(minutes=1)  # without a failure, or three times the usual gap between two
 _NEW_WITHIN = timedelta(hours=1)  # before the condition was met: a group first seen then may be its cause
 _PARTICULAR = (GroupState.REGRESSED, GroupState.MUTED, GroupState.RESOLVED)
 # Of alerts that are not about failing jobs, by metric: what the condition means, and what to do.
@@ -264,7 +263,7 @@ def errors(found: Causes, alert: Alert, now: datetime) -> list[Error]:
 
 
 def _error(cause: Cause, alert: Alert, now: datetime) -> Error:
-    group, is_failing = cause.group, is_still_failing(cause, now)
+    group, is_failing = cause.group, _is_failing(cause, now)
     rate = ""
     if is_failing and cause.per_minute is not None:
         rate = f"{number(cause.per_minute)}/min in {rates.WINDOW}{', all queues' if cause.is_elsewhere else ''}"
@@ -287,35 +286,50 @@ def _error(cause: Cause, alert: Alert, now: datetime) -> Error:
     )
 
 
-def is_still_failing(cause: Cause, now: datetime) -> bool:
-    """Return whether it failed lately, by how often it fails: an error that came each second has ended after a minute."""
-    gap = now - cause.group.last_seen
-    if not cause.per_minute:
-        return cause.per_minute is None and gap <= _ENDED_AFTER
-    return gap <= max(_ENDED_AFTER, 3 * timedelta(minutes=1) / cause.per_minute)
+def _is_failing(cause: Cause, now: datetime) -> bool:
+    return rates.is_failing(cause.group.last_seen, cause.per_minute, now)
 
 
-def act(found: Causes, alert: Alert, now: datetime, *, may_act: bool) -> Act:
-    """Return the replay that is right now, or what is instead. The number is that of its preview."""
+def act(found: Causes, alert: Alert, now: datetime, outlook: Outlook | None, *, may_act: bool) -> Act:
+    """Return the replay that is right now, or what is instead. `outlook`: None for a viewer who
+    may not replay.
+    """
     if not found.dead:
         return Act("No dead jobs to replay.", "", False, "")
-    many = found.replayable or found.dead
-    of_queue = f"{alert.subject} " if alert.rule.measure.subject is Subject.QUEUE else ""
-    jobs = f"{number(many)} {of_queue}job{'' if many == 1 else 's'}"
-    n = found.dead - many
-    left_out = f"{number(n)} job{' is' if n == 1 else 's are'} excluded: likely to fail again." if n else ""
+    replayable = outlook.replayable if outlook else None
+    many = replayable or found.dead
+    words = f"Review and replay {_jobs(alert, None if replayable is None else many)}"
+    left_out = _left_out(found.dead, outlook) if outlook and replayable else ""
     quiet = _quiet_acts(alert) if may_act else ""
     these, occur = ("This error", "occurs") if len(found.leading) == 1 else ("The leading errors", "occur")
-    still = [one for one in found.leading if is_still_failing(one, now)]
-    if any(one.per_minute is None or one.per_minute >= LOUD_PER_MIN for one in still):
+    still = [one for one in found.leading if _is_failing(one, now)]
+    if any(one.per_minute is None or one.per_minute >= rates.LOUD_PER_MIN for one in still):
         advice = f"{these} still {occur}: a replay now would likely fail again.{quiet}"
-        return Act(advice, f"Review and replay {jobs}", False, left_out)
-    if not found.replayable:
-        these = "This job" if many == 1 else f"All {jobs}"
+        return Act(advice, words, False, left_out)
+    if outlook and replayable == 0 and not outlook.excluded:
+        return Act("None of these jobs can be replayed now: the preview lists the reasons.", words, False, "")
+    if replayable == 0:
+        these = "This job" if many == 1 else f"All {_jobs(alert, many)}"
         advice = f"{these} would likely fail again: fix the cause first, then replay.{quiet}"
-        return Act(advice, f"Review and replay {jobs}", False, "")
+        return Act(advice, words, False, "")
     ended = f"{these} {occur} only now and then." if still else f"{these} ha{'s' if occur == 'occurs' else 've'} ended."
-    return Act(ended, f"Review and replay {jobs}", True, left_out)
+    return Act(ended, words, True, left_out)
+
+
+def _left_out(dead: int, outlook: Outlook) -> str:
+    """Return how many of the dead jobs the preview excludes, and why, in sentences; "" for none."""
+    blocked = dead - (outlook.replayable or 0) - outlook.excluded
+    counted = (
+        (outlook.excluded, "excluded: likely to fail again"),
+        (blocked, "blocked: the preview lists the reasons"),
+    )
+    return " ".join(f"{number(n)} job{' is' if n == 1 else 's are'} {words}." for n, words in counted if n > 0)
+
+
+def _jobs(alert: Alert, n: int | None) -> str:
+    many = "" if n is None else f"{number(n)} "
+    of_queue = f"{alert.subject} " if alert.rule.measure.subject is Subject.QUEUE else ""
+    return f"{many}{of_queue}job{'' if n == 1 else 's'}"
 
 
 def _quiet_acts(alert: Alert) -> str:

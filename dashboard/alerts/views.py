@@ -24,7 +24,7 @@ from dashboard.web import links, moments
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
-from jobs_admin import alerts, config, notices
+from jobs_admin import alerts, config, notices, replays
 from jobs_admin.alerts import showing
 from jobs_admin.core.alert_metrics import Link
 from jobs_admin.core.refused import Refused
@@ -43,6 +43,7 @@ RULES_NAMED = 3
 TIMES_DAYS = 30
 OTHERS_SHOWN = 20
 MOST_DELIVERIES = 200
+MOST_READ = 20_000  # dead jobs, for the number on the button
 AROUND = timedelta(minutes=5)  # an alert, where its incident is looked at
 NOT_NOTIFIED = "No notifications were sent: the rule has no channel."
 READ_ONLY = "The desk is read-only: alerts cannot be acknowledged or silenced, and jobs cannot be replayed."
@@ -153,7 +154,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
     led = alerts.links(alert, now)
     since, until = alert_picture.span(alert, now)
     deliveries = _deliveries(request, alert)
-    why = _why(viewer, alert, now, may_act=may_act)
+    why = _why(viewer, alert, led.replay_query, now, may_act=may_act)
     may_acknowledge = may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED)
     context = {
         **_words(alert, now),
@@ -162,7 +163,9 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "stale": liveness.find_stale(now),
         "may_act": may_act,
         "may_acknowledge": may_acknowledge,
-        "together": alerts.count_calling([alert])[alert.pk] if may_acknowledge else 0,
+        "together": alerts.count_calling([alert])[alert.pk] if may_acknowledge else alerts.Calling(),
+        "bundled": alerts.bundle(alert).exclude(state=AlertState.RESOLVED).count() if may_act and alert.is_open else 0,
+        "presets": silence_forms.presets(now),
         "undoable": alerts.count_undoable(viewer, alert) if may_act and alert.state == AlertState.ACKNOWLEDGED else 0,
         "is_acknowledging_primary": alert.state == AlertState.FIRING and not (why["act"] and why["act"].is_primary),
         "may_silence": may_act and alert.is_open,
@@ -205,7 +208,7 @@ def _words(alert: Alert, now: datetime) -> dict[str, Any]:
     }
 
 
-def _why(viewer: Viewer, alert: Alert, now: datetime, *, may_act: bool) -> dict[str, Any]:
+def _why(viewer: Viewer, alert: Alert, replay_query: str, now: datetime, *, may_act: bool) -> dict[str, Any]:
     """Return what lies behind the alert: failing jobs with the replay beside them, crashes, or a source."""
     has_failures = alerts.has_failures_behind(alert)
     is_of_quarantine = alert.rule.measure.link is Link.QUARANTINE
@@ -215,6 +218,10 @@ def _why(viewer: Viewer, alert: Alert, now: datetime, *, may_act: bool) -> dict[
         counts, risen = alerts.count_outcomes(viewer, alert, now)
         outcomes = alert_page.outcomes(counts)
     found = alerts.find_causes(viewer, alert, now, prognosis.predict) if has_failures and alert.is_open else None
+    act = None
+    if found:
+        outlook = replays.read_outlook(viewer, replay_query, now, MOST_READ) if found.dead and may_act else None
+        act = alert_page.act(found, alert, now, outlook, may_act=may_act)
     runbook = alerts.runbook_of(alert, [one.group for one in found.leading] if found else risen)
     return {
         "has_failures": has_failures,
@@ -222,7 +229,7 @@ def _why(viewer: Viewer, alert: Alert, now: datetime, *, may_act: bool) -> dict[
         "errors": alert_page.errors(found, alert, now) if found else [],
         "more_errors": found.others if found else 0,
         "release": found.release if found else None,
-        "act": alert_page.act(found, alert, now, may_act=may_act) if found else None,
+        "act": act,
         "risen": alert_page.grown_groups(risen),
         "outcomes": outcomes,
         "meaning": alert_page.without_failures(alert),
@@ -319,7 +326,7 @@ def acknowledge(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         add_toast(request, refused.message, level="error")
         return go(request, url)
-    left = alerts.count_calling([done.alert])[pk] if only_this else 0
+    left = alerts.count_calling([done.alert])[pk].changed if only_this else 0
     add_toast(
         request,
         alert_page.acknowledged(done, left),
@@ -346,12 +353,13 @@ def unacknowledge(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def silence(request: HttpRequest, pk: int) -> HttpResponse:
-    """Silence by the form's matchers: this rule on this queue, unless the operator changed them."""
+    """Silence the alerts of its notification, or by the form's matchers: this rule on this queue, unless changed."""
     alert, now = _get_alert(request, pk), timezone.now()
-    url = reverse("redrive:alert-detail", args=[pk])
+    url, is_for_all = reverse("redrive:alert-detail", args=[pk]), request.POST.get("scope") == "notification"
+    matchers = {"alert": alert.pk} if is_for_all else _chosen_matchers(request, alert)
     try:
         made = alerts.silence(
-            request.viewer, _chosen_matchers(request, alert), ends_at=silence_forms.ends_at(request.POST, now),
+            request.viewer, matchers, ends_at=silence_forms.ends_at(request.POST, now),
             comment=request.POST.get("comment", ""), now=now,
         )  # fmt: skip
     except Refused as refused:
@@ -359,7 +367,8 @@ def silence(request: HttpRequest, pk: int) -> HttpResponse:
         return go(request, url)
     add_toast(
         request,
-        f"Silenced until {moments.dated(made.ends_at, timezone.now())}: {alert_words.where(alert)}.",
+        f"Silenced until {moments.dated(made.ends_at, now)}: "
+        f"{'all alerts of this notification' if is_for_all else alert_words.where(alert)}.",
         undo=reverse("redrive:silence-end", args=[made.pk]),
         undo_fields=[("back", url)],
     )

@@ -22,6 +22,7 @@ from jobs_admin.failures import GroupPage, GroupRow
 from jobs_admin.groups import OPEN
 from jobs_admin.models import Group
 from jobs_admin.models.group import GroupState
+from jobs_admin.queues import rates
 
 ALL = "all"
 
@@ -181,7 +182,8 @@ def _row(
     )
     message = _message(group.message)
     last_seen = ago(group.last_seen, now)
-    per_minute = f'<p class="sub-line">{number(row.per_minute)}/min</p>' if row.per_minute else ""
+    is_failing = row.per_minute and rates.is_failing(group.last_seen, row.per_minute, now)
+    per_minute = f'<p class="sub-line">{number(row.per_minute)}/min</p>' if is_failing else ""
     wide_replay = f'<td class="number hide-narrow">{_replay(row)}</td>' if may_replay else ""
     jobs = (" job" if row.count == 1 else " jobs") if row.is_partial else ""
     return SafeString(

@@ -108,6 +108,7 @@ def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
         "found": found,
         "rate_window": rates.WINDOW,
         "rate_minutes": rates.OVER_MIN,
+        "has_ended": bool(found.per_minute) and not rates.is_failing(group.last_seen, found.per_minute, now),
         "group": group,
         "standing": group_page.standing(group, now),
         "states": group_page.states(found.jobs_by_state, name),

@@ -19,7 +19,7 @@ from dashboard.replays import page as replay_page
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
-from jobs_admin import alerts, config
+from jobs_admin import alerts, config, replays
 from jobs_admin.alerts import wording
 from jobs_admin.desk import overview
 from jobs_admin.models import Alert, Replay, Unfiled
@@ -32,6 +32,8 @@ MOST_ON_HOLD = 3  # replays
 MOST_ALERTS = 50  # looked at, of those that fire
 LATE_SAMPLE_S = 60  # an older look at a source is said
 MOST_UNFILED = 1_000
+MOST_READ = 20_000  # dead jobs, for the number on the button
+MOST_OUTLOOKS = 50  # stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +129,57 @@ def _dead(viewer: Viewer, board: overview.Board) -> list[DeadLine]:
 
 @dataclass(frozen=True, slots=True)
 class PrimaryAct:
-    words: str
-    url: str  # "" where this viewer may not
+    """The links beside the headline: to the replay of dead jobs, and first to these jobs where a replay would fail."""
+
+    replay: str  # label
+    replay_url: str  # "" where this viewer may not
     why_not: str
+    look: str = ""  # label; "" where the replay is the act
+    look_url: str = ""
+    note: str = ""  # why looking comes first
+
+
+@dataclass(frozen=True, slots=True)
+class _Dead:
+    """Dead jobs of a place."""
+
+    source: str
+    queue: str
+    part: str  # of the queue: ` of tenant acme`; "" for all of it
+    count: int | None  # None: not counted
+    query: str
+
+    def words(self, n: int | None, kind: str = "") -> str:
+        """Return `1,453 webhooks jobs`; `kind` as in `1,453 dead webhooks jobs`."""
+        many = "" if n is None else f"{n:,} "
+        return f"{many}{kind}{self.queue} job{'' if n == 1 else 's'}{self.part}"
 
 
 def _find_primary_act(viewer: Viewer, worst_first: list[Alert], board: overview.Board) -> PrimaryAct | None:
-    """Return the replay of the dead jobs of the worst alert on them; without such an alert, of the fullest queue."""
+    """Return the act on the dead jobs of the worst alert on them; without such an alert, of the fullest queue."""
+    dead = _find_dead(viewer, worst_first, board)
+    if dead is None:
+        return None
+    if config.is_read_only():
+        return PrimaryAct("", "", f"The desk is read-only: {dead.words(dead.count)} cannot be replayed.")
+    if not viewer.may(OPERATOR, dead.source):
+        return PrimaryAct("", "", f"Replaying {dead.words(dead.count)} needs the role operator on {dead.source}.")
+    url, outlook = links.new_replay(dead.query), _read_outlook(viewer, dead.query, board)
+    n = outlook.replayable
+    if not outlook.is_failing and n != 0:
+        return PrimaryAct(f"Review and replay {dead.words(n)}", url, "")
+    preview = "Preview a replay" if not n else f"Preview a replay of {n:,} job{'' if n == 1 else 's'}"
+    look = f"Review {dead.words(dead.count, 'dead ')}"
+    if outlook.is_failing:
+        note = "These jobs still fail: a replay now would likely fail again."
+    elif outlook.excluded:
+        note = "These jobs would likely fail again: fix the cause first, then replay."
+    else:
+        note = "None of these jobs can be replayed now: the preview lists the reasons."
+    return PrimaryAct(preview, url, "", look, links.list_url(dead.query), note)
+
+
+def _find_dead(viewer: Viewer, worst_first: list[Alert], board: overview.Board) -> _Dead | None:
     counts = {(source, queue): n for source, queue, n in board.dead}
     for alert in worst_first:
         place = alert.source, alert.subject
@@ -142,24 +188,27 @@ def _find_primary_act(viewer: Viewer, worst_first: list[Alert], board: overview.
         if not (n := counts.get(place) or overview.count_dead(viewer, *place)):
             continue
         if alert.rule.is_narrowed:
-            url = links.new_replay(alerts.replay_query(alert))
-            return _act(viewer, alert.source, f"{alert.subject} jobs of {wording.narrowed(alert.rule)}", url)
-        return _act_on_queue(viewer, *place, n)
+            return _Dead(*place, f" of {wording.narrowed(alert.rule)}", None, alerts.replay_query(alert))
+        return _build_dead(*place, n)
     fullest = next((one for one in board.dead if one[1] and _takes_replays(board, one[0])), None)
-    return _act_on_queue(viewer, *fullest) if fullest else None
+    return _build_dead(*fullest) if fullest else None
 
 
-def _act_on_queue(viewer: Viewer, source: str, queue: str, n: int) -> PrimaryAct:
-    url = links.replay_of(source=source, queue=queue, state="dead")
-    return _act(viewer, source, f"{n:,} {queue} job{'' if n == 1 else 's'}", url)
+def _build_dead(source: str, queue: str, n: int) -> _Dead:
+    return _Dead(source, queue, "", n, links.query_for(source=source, queue=queue, state="dead"))
 
 
-def _act(viewer: Viewer, source: str, jobs: str, url: str) -> PrimaryAct:
-    if config.is_read_only():
-        return PrimaryAct("", "", f"The desk is read-only: {jobs} cannot be replayed.")
-    if not viewer.may(OPERATOR, source):
-        return PrimaryAct("", "", f"Replaying {jobs} needs the role operator on {source}.")
-    return PrimaryAct(f"Review and replay {jobs}", url, "")
+_outlooks: dict[tuple[object, ...], replays.Outlook] = {}  # by who may act, search and board: as old as the board
+
+
+def _read_outlook(viewer: Viewer, query: str, board: overview.Board) -> replays.Outlook:
+    allowed = viewer.sources(OPERATOR)
+    key = None if allowed is None else tuple(allowed), query, board.at
+    if key not in _outlooks:
+        if len(_outlooks) >= MOST_OUTLOOKS:
+            _outlooks.clear()
+        _outlooks[key] = replays.read_outlook(viewer, query, board.at, MOST_READ)
+    return _outlooks[key]
 
 
 def _takes_replays(board: overview.Board, source: str) -> bool:
@@ -168,7 +217,7 @@ def _takes_replays(board: overview.Board, source: str) -> bool:
 
 def _replay_url(viewer: Viewer, board: overview.Board, source: str, queue: str) -> str:
     may = viewer.may(OPERATOR, source) and not config.is_read_only() and _takes_replays(board, source)
-    # No search names a queue without a name.
+    # A job without a queue has nowhere to be sent.
     return links.replay_of(source=source, queue=queue, state="dead") if may and queue else ""
 
 

@@ -53,6 +53,7 @@ class GroupChoiceItem(Schema):
     reason: str
     last_failed_at: datetime | None
     failed_per_min: float | None  # in the last 5 minutes; null: it has failures of sources that the token may not see
+    is_failing: bool  # failures continue: the last one is a minute old at most, or three of the usual gaps
     tenants: int  # that its jobs belong to
     is_tenants_all: bool  # false: of the latest jobs only
     queue: str  # of most of its jobs

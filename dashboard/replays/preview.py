@@ -50,7 +50,7 @@ MOST_LISTED = 12  # recommended groups that are listed at once; the others are f
 MOST_UNFOLDED = 6  # groups of one kind that are not recommended; more of them are folded
 _KINDS = (
     ("recommended", "Recommended", ("",)),
-    ("failing", "Still failing", (prognosis.STILL_FAILING, prognosis.FAILED_AGAIN)),
+    ("failing", "Failing or failed again", (prognosis.STILL_FAILING, prognosis.FAILED_AGAIN)),
     ("permanent", "Usually permanent", (prognosis.PERMANENT, prognosis.POISON, prognosis.MUTED)),
 )
 
@@ -84,7 +84,7 @@ class Choice:
     title: str
     place: str
     tenants: str
-    failing: str  # rate in the last 5 minutes, in words; "" where it did not fail
+    failing: str  # rate in the last 5 minutes, in words; "" where failures have ended or are not counted
     queue: str  # whether other jobs of its queue succeed
     queue_since: datetime | None  # time of the latest success, where that is not now
     url: str
@@ -239,7 +239,7 @@ def _choice(one: GroupChoice) -> Choice:
         title=one.title,
         place=one.place,
         tenants=f"{least}{_number_of(one.tenants, 'tenant')}" if one.tenants else "",
-        failing=replay_paces.per_minute(one.failed_per_min) if one.failed_per_min else "",
+        failing=replay_paces.per_minute(one.failed_per_min) if one.is_failing and one.failed_per_min else "",
         queue=queue,
         queue_since=queue_since,
         url=reverse("redrive:group-detail", args=[one.fingerprint]),

@@ -21,13 +21,13 @@ from jobs_admin.models import Alert, Failure, FailureCount, Group, Notice, Relea
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.notice import ALERT_FIRING
+from jobs_admin.queues import rates
 from jobs_admin.rights import group_sight
 from jobs_admin.search import scope
 
 MOST_ONE_BY_ONE = 20_000  # jobs that are counted one by one, where no counter knows
 _MOST_COUNTERS = 200  # a group has one for each task and state
 _OPEN = (FailureState.DEAD, FailureState.REPLAYING)
-LOUD_PER_MIN = 1.0  # failed attempts
 TENANTS_OVER = 500  # jobs of a group, the latest, whose tenants are counted
 _BEFORE = timedelta(minutes=30)  # a release this long before the condition was met may be its cause
 
@@ -119,7 +119,6 @@ class Causes:
     leading: list[Cause]  # those that fail loudly now first, then the fullest
     others: int  # groups that are not listed
     dead: int  # jobs
-    replayable: int  # of these, without groups that are off in the draft of a replay
     release: Release | None  # of the source, shortly before the condition was met
 
 
@@ -147,11 +146,9 @@ def find_causes(viewer: Viewer, alert: Alert, now: datetime, predict: Predict, l
     groups = Group.objects.in_bulk(counts.keys())
     partial = group_sight.restrict(viewer, groups.values())
     prognoses = predict(viewer, list(groups.values()), now) if groups else {}
-    # A draft of one group alone has it on, whatever its prognosis.
-    off = prognoses.keys() if len(counts) > 1 else ()
     per_minute = group_numbers.per_minute(list(counts), now)
     # What fails loudly now goes before what has more jobs.
-    order = sorted(groups, key=lambda pk: (per_minute[pk] < LOUD_PER_MIN, -counts[pk], pk))
+    order = sorted(groups, key=lambda pk: (per_minute[pk] < rates.LOUD_PER_MIN, -counts[pk], pk))
     pks = order[:limit]
     places = group_places.read_places([groups[pk] for pk in pks], viewer)
     tenants = _count_tenants(alert, pks)
@@ -176,7 +173,6 @@ def find_causes(viewer: Viewer, alert: Alert, now: datetime, predict: Predict, l
         leading,
         max(0, len(groups) - len(pks)) + more_groups,
         dead.total() + more_dead,
-        sum(n for pk, n in dead.items() if pk not in off) + more_dead,
         releases.order_by("-at").first() if counts and alert.source else None,
     )
 

@@ -27,7 +27,8 @@ class Links:
     url: str  # of the alert's page
     failures_query: str
     failures_url: str
-    replay_url: str  # a draft, of what is still dead of them; nothing is started. Empty where the act is to readmit.
+    replay_query: str  # what is still dead of them
+    replay_url: str  # its draft; nothing is started. Empty where the act is to readmit.
 
 
 def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: int | None = None) -> Links:
@@ -52,7 +53,7 @@ def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: i
     failures_url, replay_url = urls
     if alert.rule.measure.link is Link.QUARANTINE:
         replay_url = ""
-    return Links(alert_page(alert.told_with_id or alert.pk), failures, failures_url, replay_url)
+    return Links(alert_page(alert.told_with_id or alert.pk), failures, failures_url, draft, replay_url)
 
 
 def _queries(alert: Alert, queues: Sequence[str], begins: Time, ends: Time, now: datetime) -> tuple[str, str]:

@@ -48,7 +48,6 @@ from jobs_admin.search import scope as scopes
 from jobs_admin.sources.base import READ_ONLY
 from jobs_admin.trust import admission
 
-LOUD_PER_MIN = 1.0
 NEW_WITHIN = timedelta(minutes=30)
 SAMPLE = 1_000
 MOST_SOURCES = 50
@@ -256,13 +255,19 @@ def sentence(
     if late is not None:
         return Sentence(late.text, "stale")
     loudest = rates.queue_rates(viewer, now, most=MOST_LOUD + 1)
-    if loudest and loudest[0].failed >= LOUD_PER_MIN:
-        return _trouble(viewer, loudest[0], len([rate for rate in loudest if rate.failed >= LOUD_PER_MIN]), now)
+    if loudest and loudest[0].failed >= rates.LOUD_PER_MIN:
+        return _trouble(viewer, loudest[0], len([rate for rate in loudest if rate.failed >= rates.LOUD_PER_MIN]), now)
     return _calm(viewer, now)
 
 
 def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sentence:
-    if rate.is_over:
+    last = _last_failed_at(viewer, rate)
+    is_over = rate.is_over
+    if last is not None and not rates.is_failing(last, rate.failed, now):
+        minutes, is_over = int((now - last) / timedelta(minutes=1)), True
+        failed = f"no failed attempt for {minutes} min"
+        parts = [f"{rate.queue}: {failed}, down from {_number(rate.failed)}/min over {rates.WINDOW}"]
+    elif is_over:
         failed = f"{rate.last or 'no'} failed attempt{'' if rate.last == 1 else 's'} in the last minute"
         parts = [f"{rate.queue}: {failed}, down from {_number(rate.failed)}/min over {rates.WINDOW}"]
     else:
@@ -276,7 +281,7 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
     if began := rates.failing_since(rate, now):
         is_long = now - began >= rates.LONGEST_OUTAGE - timedelta(minutes=rates.CALM_MIN)
         since = "for a day or longer" if is_long else f"since {clock(began, now)} UTC"
-        parts.append(f"{'failed' if rate.is_over else 'failing'} at this rate {since}")
+        parts.append(f"{'failed' if is_over else 'failing'} at this rate {since}")
     new = _new_groups(viewer, rate, now)
     if new:
         parts.append(f"{len(new)} new group{'' if len(new) == 1 else 's'} since {clock(min(new), now)} UTC")
@@ -287,6 +292,12 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
     rest = "; ".join(parts[_IN_HEADLINE:])
     more = f"{rest[0].upper()}{rest[1:]}." if rest else ""
     return Sentence("; ".join(parts[:_IN_HEADLINE]), "trouble", query, more)
+
+
+def _last_failed_at(viewer: Viewer, rate: rates.Rate) -> datetime | None:
+    """Return the latest failure of the groups of this queue, as alerts and previews have it; None without groups."""
+    here = FailureCount.objects.filter(scopes.visible(viewer), source=rate.source, queue=rate.queue, count__gt=0)
+    return Group.objects.filter(pk__in=here.values("group_id")).aggregate(at=Max("last_seen"))["at"]
 
 
 def _beside(rate: rates.Rate) -> str:

@@ -42,6 +42,8 @@ def count_unrecovered(source: str | None = None) -> dict[tuple[str, str], int]:
 OVER_MIN = 5
 BEFORE_MIN = 10  # what the rate is compared with: the minutes before
 WINDOW = f"the last {OVER_MIN} minutes"  # as every screen says it
+LOUD_PER_MIN = 1.0  # failed attempts of a queue or a group that are reported as trouble
+ENDED_AFTER = timedelta(minutes=1)  # without a failure, or three times the usual gap between two
 FAILED = F("failed") + F("retried")
 LONGEST_OUTAGE = timedelta(hours=24)  # for the beginning of an outage
 STILL = 4  # it goes on while a minute has a fourth of the failures of now
@@ -82,6 +84,17 @@ def failing_since(rate: Rate, now: datetime) -> datetime | None:
             break
         first = min(first, at)
     return first if first < window_start(now) - timedelta(minutes=BEFORE_MIN) else None
+
+
+def is_failing(last_failed_at: datetime, per_minute: float | None, now: datetime) -> bool:
+    """Return whether failures continue, by how often they occur: of one each second, a minute without any is the end.
+
+    `per_minute`: failed attempts in the window, which still counts what ended within it; None where that is not counted.
+    """
+    gap = now - last_failed_at
+    if not per_minute:
+        return per_minute is None and gap <= ENDED_AFTER
+    return gap <= max(ENDED_AFTER, 3 * timedelta(minutes=1) / per_minute)
 
 
 def window_start(now: datetime) -> datetime:

@@ -20,7 +20,7 @@ from jobs_admin.replays.messages import check_edit, editable_fields
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.patching import PatchedJob, PatchedPage, list_patched_jobs
 from jobs_admin.replays.preview_warnings import unchecked_task_warnings
-from jobs_admin.replays.previewing import GroupChoice, Preview, preview
+from jobs_admin.replays.previewing import GroupChoice, Outlook, Preview, preview, read_outlook
 from jobs_admin.replays.reading import (
     FailedGroup,
     FailingGroup,
@@ -55,6 +55,7 @@ __all__ = [
     "GroupChoice",
     "ItemPage",
     "Options",
+    "Outlook",
     "PatchedJob",
     "PatchedPage",
     "Preview",
@@ -90,6 +91,7 @@ __all__ = [
     "pause",
     "preview",
     "read_errors_before",
+    "read_outlook",
     "resolve_all",
     "resolve_item",
     "resume",

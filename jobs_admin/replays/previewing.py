@@ -16,10 +16,11 @@ from jobs_admin.core import pacing
 from jobs_admin.core import query as language
 from jobs_admin.core.pacing.simulation import Simulation, simulate
 from jobs_admin.core.refused import Refused
-from jobs_admin.groups import group_places
+from jobs_admin.groups import group_numbers, group_places
 from jobs_admin.models import Failure, Group
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import START
+from jobs_admin.queues import rates
 from jobs_admin.replays import (
     approval,
     capacity,
@@ -63,6 +64,7 @@ class GroupChoice:
     place: str = ""  # its tasks and its place in the code, in words
     last_failed_at: datetime | None = None
     failed_per_min: float | None = None  # in the last 5 minutes; None: it has failures of sources out of sight
+    is_failing: bool = False  # failures continue, as alerts have it (`queues.rates.is_failing`)
     tenants: int = 0  # of these jobs, or of the latest of them
     is_tenants_all: bool = True
     queue: str = ""  # of most of these jobs
@@ -132,6 +134,40 @@ def preview(
     seen_until = target.parse_snapshot(snapshot, scope)
     return build_preview(
         viewer, scope, pace, target.highest_failure() if seen_until is None else seen_until, now, options
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a preview of a search would begin with, for a button that leads to it."""
+
+    replayable: int | None  # as `Preview.replayable`; None: more than `most` dead jobs would have to be read for it
+    excluded: int  # jobs of groups that are off because they are likely to fail again
+    is_failing: bool  # a group of the latest dead jobs fails at least LOUD_PER_MIN times a minute
+
+
+def read_outlook(viewer: Viewer, query: str, now: datetime, most: int) -> Outlook:
+    scope = target.build_target(query, (), now)
+    ready = Readiness(viewer, scope, max_id=target.highest_failure(), now=now)
+    latest = Failure.objects.filter(pk__in=ready.latest_dead(_GLANCED))
+    is_failing = _is_failing(viewer, set(latest.values_list("group_id", flat=True)) - {None}, now)
+    if ready.reads_rows and ready.count_dead(most + 1) > most:
+        return Outlook(None, 0, is_failing)
+    groups = _Groups(viewer, scope, _Spread(ready, _read_sample(ready, SAMPLED)), Options(), now)
+    if not groups.off:
+        return Outlook(ready.count, 0, is_failing)
+    without = Readiness(viewer, scope, max_id=ready.max_id, options=Options(without_groups=groups.off), now=now)
+    return Outlook(without.count, ready.count - without.count, is_failing)
+
+
+def _is_failing(viewer: Viewer, ids: set[int], now: datetime) -> bool:
+    known, per_minute = group_sight.read(viewer, ids), group_numbers.per_minute(list(ids), now)
+    partial = group_sight.partial(viewer, known)
+    seen = {pk: None if pk in partial else per_minute[pk] for pk in known}
+    return any(
+        rates.is_failing(known[pk].last_seen, rate, now)
+        for pk, rate in seen.items()
+        if rate is None or rate >= rates.LOUD_PER_MIN
     )
 
 
@@ -343,7 +379,7 @@ class _Groups:
         viewer, now = self._viewer, self._now
         known = {pk: group for pk, group in groups.items() if pk in self.listed}
         words = group_places.read_places(list(known.values()), viewer)
-        rates, partial = prognosis.read_failure_rates(known, now), group_sight.partial(viewer, known)
+        failed, partial = group_numbers.per_minute(list(known), now), group_sight.partial(viewer, known)
         tenants: dict[int, set[str]] = defaultdict(set)
         places: dict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
         for row in self._sample:
@@ -355,6 +391,7 @@ class _Groups:
         rows = []
         for pk, group in known.items():
             why = self._found.get(pk, prognosis.Prognosis("", ""))
+            per_minute = None if pk in partial else failed[pk]
             per_min, succeeded_at = successes.get(main.get(pk, ("", "")), (0.0, None))
             rows.append(
                 GroupChoice(
@@ -369,7 +406,8 @@ class _Groups:
                     message=group.message,
                     place=words[pk].words,
                     last_failed_at=group.last_seen,
-                    failed_per_min=None if pk in partial else rates.get(pk, 0.0),
+                    failed_per_min=per_minute,
+                    is_failing=rates.is_failing(group.last_seen, per_minute, now),
                     tenants=len(tenants[pk]),
                     is_tenants_all=self._is_all,
                     queue=main.get(pk, ("", ""))[1],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,7 +25,6 @@ from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import GroupState
-from jobs_admin.queues import rates
 from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
 
@@ -76,14 +75,6 @@ def predict(viewer: Viewer, groups: list[Group], now: datetime) -> dict[int, Pro
     for pk, code, reason in chain.from_iterable(reasons):
         found.setdefault(pk, Prognosis(code, reason))
     return found
-
-
-def read_failure_rates(ids: Iterable[int], now: datetime) -> dict[int, float]:
-    """Return group id -> failed attempts per minute in the window of `rates`; a group that did not fail is absent."""
-    since = rates.window_start(now)
-    lately = GroupCounter.objects.filter(group__in=list(ids), step=MINUTE, at__gte=since, at__lte=now).order_by()
-    counted = lately.values_list("group").annotate(n=Sum(rates.FAILED))
-    return {pk: n / rates.window_minutes(now) for pk, n in counted if n}
 
 
 def _group_ids(groups: list[Group]) -> list[int]:
@@ -192,7 +183,7 @@ def _failed_again(viewer: Viewer, groups: list[Group], now: datetime) -> _Reason
                 if pk in outages:
                     continue
             share = f"{n:,} of {judged:,} replayed in the last hour failed again"
-            yield pk, FAILED_AGAIN, f"still failing: {share}, the latest failure was {_ago(group.last_seen, now)}"
+            yield pk, FAILED_AGAIN, f"{share}; last failure {_ago(group.last_seen, now)}"
 
 
 def _failed_in_outages(items: QuerySet[ReplayItem]) -> set[int]:
@@ -231,7 +222,7 @@ def _still_failing(groups: list[Group], now: datetime) -> _Reasons:
     counted = GroupCounter.objects.filter(group__in=fresh, step=MINUTE, at__gte=since).order_by()
     for pk, failed, retried in counted.values_list("group").annotate(f=Sum("failed"), r=Sum("retried")):
         if (failed or 0) + (retried or 0) >= FEWEST:
-            yield pk, STILL_FAILING, f"still failing: its latest failure was {_ago(fresh[pk].last_seen, now)}"
+            yield pk, STILL_FAILING, f"still failing: last failure {_ago(fresh[pk].last_seen, now)}"
 
 
 def _ago(at: datetime, now: datetime) -> str:

@@ -134,7 +134,7 @@ class Readiness:
         """
         if self.query is None:
             return sorted(self.rows().values_list("pk", flat=True), reverse=True)[:most]
-        sample = self._latest_dead(most)
+        sample = self.latest_dead(most)
         if not self._obstacles or not sample:
             return sample
         among = self._able(Failure.objects.filter(pk__in=sample))
@@ -169,6 +169,18 @@ class Readiness:
     def is_counted(self) -> bool:
         """Return whether counters suffice: the search uses only counted columns, and no failure came meanwhile."""
         return self.query is not None and scopes.is_counted(self.query) and not self.arrived_since(1)
+
+    @property
+    def reads_rows(self) -> bool:
+        """Return whether failures have to be read for the count."""
+        return not self.is_counted or bool(self._of_rows)
+
+    def count_dead(self, most: int) -> int:
+        """Return the dead jobs that match, before obstacles, counted up to `most` where counters do not know."""
+        if self.is_counted:
+            return self._counters().filter(state=FailureState.DEAD).aggregate(n=Sum("count"))["n"] or 0
+        dead = self.scope.within(self.viewer, self.now).filter(state=FailureState.DEAD)
+        return dead.order_by()[:most].count()
 
     def spread(self, column: str, most: int) -> list[tuple[Any, int]] | None:
         """Return the spread of those that can go over source, queue, task or group_id; None if only reading them would
@@ -334,7 +346,7 @@ class Readiness:
             found = found.exclude(RawSQL(one.sql, one.values, output_field=BooleanField()))  # noqa: S611
         return found.filter(state=FailureState.DEAD)
 
-    def _latest_dead(self, most: int) -> list[int]:
+    def latest_dead(self, most: int) -> list[int]:
         assert self.query is not None
         sources = self.viewer.sources(OPERATOR)
         acting = Viewer(self.viewer.name, dict.fromkeys(["*"] if sources is None else sources, OPERATOR))

@@ -15,7 +15,7 @@ from jobs_admin.db import counters
 from jobs_admin.desk import overview
 from jobs_admin.fleet import heartbeats
 from jobs_admin.ingest import uncaptured
-from jobs_admin.models import Alert, Release, Replay, Rule, Source, Total, Unfiled, Worker
+from jobs_admin.models import Alert, Group, GroupCounter, Release, Replay, Rule, Source, Total, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
 from tests.kit.alerts import episode, rule
 from tests.kit.depths import create_samples, roll
@@ -172,12 +172,12 @@ def test_it_costs_the_same_for_one_failure_and_for_many(ann, watched, django_ass
     bury(group=group())
     ann.get("/")
     overview.forget()
-    with django_assert_max_num_queries(30):
+    with django_assert_max_num_queries(46):
         ann.get("/")
     for n in range(20):
         bury(50, group=group(f"Error{n}"), queue=f"queue-{n}")
     overview.forget()
-    with django_assert_max_num_queries(30):
+    with django_assert_max_num_queries(46):
         ann.get("/")
 
 
@@ -367,7 +367,7 @@ def acts(client) -> list[tuple[str, str]]:
     return [(html.unescape(url), re.sub(r"<[^>]+>", "", text).strip()) for url, text in found]
 
 
-def test_the_primary_act_is_the_replay_of_the_worst_alert_on_dead_jobs(otto, watched):
+def test_the_primary_act_is_the_replay_of_the_worst_alert_on_dead_jobs(otto, watched, shop):
     bury(9, queue="emails")
     bury(3)
     assert acts(otto)[0][1] == "Review and replay 9 emails jobs"
@@ -379,15 +379,15 @@ def test_the_primary_act_is_the_replay_of_the_worst_alert_on_dead_jobs(otto, wat
     assert count_of_link(otto, url) == 3 and "3 jobs" in text_of(otto.get(url))
 
 
-def test_an_alert_on_part_of_a_queue_alone_leads_to_the_replay_of_that_part(otto, watched):
+def test_an_alert_on_part_of_a_queue_alone_leads_to_the_replay_of_that_part(otto, watched, shop):
     bury(9, tenant="acme")
     bury(2, tenant="lighthouse")
     episode("webhooks", of=rule(name="One customer", tenant="lighthouse"), value=2, threshold=1)
     ((url, words),) = acts(otto)
-    assert words == "Review and replay webhooks jobs of tenant lighthouse" and count_of_link(otto, url) == 2
+    assert words == "Review and replay 2 webhooks jobs of tenant lighthouse" and count_of_link(otto, url) == 2
 
 
-def test_the_primary_act_skips_what_cannot_be_replayed(otto, watched):
+def test_the_primary_act_skips_what_cannot_be_replayed(otto, watched, shop):
     episode("empty", value=900)
     bury(1)
     Source.objects.update(is_configured=False)
@@ -395,6 +395,41 @@ def test_the_primary_act_skips_what_cannot_be_replayed(otto, watched):
     Source.objects.update(is_configured=True)
     overview.forget()
     assert [words for _, words in acts(otto)] == ["Review and replay 1 webhooks job"]
+
+
+def test_while_jobs_still_fail_the_primary_act_is_to_look_and_the_replay_has_the_number_of_its_preview(
+    otto, watched, shop
+):
+    minute, now = timezone.now().replace(second=0, microsecond=0), timezone.now()
+    down, gone = group("PartnerDown", "down", last_seen=now), group("KeyError", "'id'", last_seen=now)
+    bury(5, group=down), bury(2, group=gone)
+    GroupCounter.objects.create(group=down, at=minute - timedelta(minutes=2), failed=55)
+    episode("webhooks", value=7, threshold=5)
+    ((url, words),) = acts(otto)
+    assert words == "Review 7 dead webhooks jobs" and url.startswith("/failures/") and count_of_link(otto, url) == 7
+    page = otto.get("/").content.decode()
+    preview, label = re.search(r'<a class="button" href="(/replays/new/[^"]+)">(.*?)</a>', page, re.S).groups()
+    assert re.sub(r"<[^>]+>", "", label).strip() == "Preview a replay of 5 jobs"
+    assert otto.get(html.unescape(preview)).context["preview"].replayable == 5
+    assert "These jobs still fail: a replay now would likely fail again." in text_of(otto.get("/"))
+    Group.objects.update(last_seen=now - timedelta(seconds=90))  # as the alert page and the preview have it: ended
+    overview.forget()
+    assert [words for _, words in acts(otto)] == ["Review and replay 5 webhooks jobs"]
+
+
+def test_an_outage_that_ended_has_ended_on_every_screen_while_its_minutes_still_count(otto, watched, shop):
+    minute, now = timezone.now().replace(second=0, microsecond=0), timezone.now()
+    down = group("PartnerDown", "down", last_seen=now - timedelta(seconds=100))
+    bury(5, group=down), bury(1, group=group("Gone", "away", last_seen=now - timedelta(hours=1)))
+    GroupCounter.objects.create(group=down, at=minute - timedelta(minutes=2), failed=55)
+    counters.add_queue_counts({("shop", "webhooks", minute - timedelta(minutes=2)): {"failed": 55}})
+    alert = episode("webhooks", value=6, threshold=5)
+    assert text_of(otto.get("/")).count("no failed attempt for 1 min, down from") == 1
+    assert "ended , last failed 1 min ago (" in text_of(otto.get(f"/alerts/{alert.pk}/"))
+    preview = text_of(otto.get("/replays/new/", {"q": "state:dead"}))
+    assert "still failing:" not in preview and "last failed 1 min ago" in preview
+    assert "ended, last failed 1 min ago" in text_of(otto.get(f"/groups/{down.fingerprint}/"))
+    assert "/min</p>" not in otto.get("/groups/").content.decode()
 
 
 def test_who_may_not_replay_sees_why(vera, otto, watched, settings):
@@ -419,7 +454,7 @@ def test_each_queue_and_each_group_has_its_replay_with_a_name_of_its_own(otto, w
     assert "Replay 3 dead jobs of webhooks…" in names.values()
 
 
-def test_no_replay_is_offered_of_a_queue_without_a_name(otto, watched):
+def test_no_replay_is_offered_of_a_queue_without_a_name(otto, watched, shop):
     Source.objects.create(name="shop", is_configured=True, is_reachable=True)
     bury(5, queue=""), bury(2)
     assert [words for _, words in acts(otto)] == ["Review and replay 2 webhooks jobs"]

@@ -182,7 +182,7 @@ def test_failures_over_time_are_summed_into_steps_up_to_now():
 def test_the_overview_costs_the_same_however_many_queues(django_assert_max_num_queries):
     for n in range(30):
         bury(queue=f"q{n}"), count(5, 1, queue=f"q{n}")
-    with django_assert_max_num_queries(7):
+    with django_assert_max_num_queries(8):
         overview.sentence(ENGINE, NOW)
 
 

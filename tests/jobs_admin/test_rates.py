@@ -43,3 +43,19 @@ def test_what_is_retried_counts_and_what_ran_well_is_reported_beside():
 def test_rates_are_reported_about_the_own_sources_alone():
     count(5, 1)
     assert rates.queue_rates(Viewer("bo", {"bank": "viewer"}), NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("gap_s", "per_minute", "fails"),
+    [
+        (60, 11, True),
+        (61, 11, False),
+        (170, 1, True),
+        (190, 1, False),
+        (50, None, True),
+        (70, None, False),
+        (5, 0, False),
+    ],
+)
+def test_failures_have_ended_after_a_minute_or_three_of_their_usual_gaps(gap_s, per_minute, fails):
+    assert rates.is_failing(NOW - timedelta(seconds=gap_s), per_minute, NOW) is fails

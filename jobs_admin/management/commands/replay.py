@@ -118,7 +118,9 @@ class Command(SearchCommand):
         for group in seen.choices if len(seen.choices) > 1 else ():
             mark = "on " if group.is_on else "off"
             why = f" ({group.reason})" if group.reason else ""
-            now = f" [{group.failed_per_min:,.1f} failures/min now]" if group.failed_per_min else ""
+            now = (
+                f" [{group.failed_per_min:,.1f} failures/min now]" if group.is_failing and group.failed_per_min else ""
+            )
             self.stdout.write(
                 f"  group {mark} {group.fingerprint} {group.count:,} {terminal_line(group.title, 80)}{now}{why}"
             )

@@ -169,7 +169,7 @@ def test_a_group_that_is_failing_now_is_off(mixed):
     minute = timezone.now().replace(second=0, microsecond=0)
     for name in ("storm", "calm"):
         GroupCounter.objects.create(group=made[name][0], step=60, at=minute, failed=9)
-    assert list(off()[0]) == ["storm"] and "still failing: its latest failure was" in off()[0]["storm"]
+    assert list(off()[0]) == ["storm"] and "still failing: last failure" in off()[0]["storm"]
 
 
 def replayed(again, fine, **changes):
@@ -193,9 +193,7 @@ def test_groups_that_failed_together_are_on_again_after_minutes_and_one_that_fai
     replayed([made["one"], made["two"]], [made["fine"]], succeeded=6)
     assert off()[0] == {}, "most groups failed together: the outage may be over"
     replayed([made["alone"]], [made["fine"]], succeeded=6)
-    assert off()[0] == {
-        "alone": "still failing: 6 of 6 replayed in the last hour failed again, the latest failure was 6 min ago"
-    }
+    assert off()[0] == {"alone": "6 of 6 replayed in the last hour failed again; last failure 6 min ago"}
     replayed([made["one"]], [made["fine"], made["two"]], succeeded=12)
     assert set(off()[0]) == {"alone", "one"}
 
@@ -226,9 +224,7 @@ def test_what_was_replayed_lately_and_failed_again_is_off_unless_that_was_an_out
     replayed([made["again"]], [made["down"]])
     assert off()[0] == {}, "nothing succeeded in it"
     Replay.objects.update(succeeded=6)
-    assert off()[0] == {
-        "again": "still failing: 6 of 6 replayed in the last hour failed again, the latest failure was 2 min ago"
-    }
+    assert off()[0] == {"again": "6 of 6 replayed in the last hour failed again; last failure 2 min ago"}
     ReplayItem.objects.update(first_at=now - timedelta(hours=2))
     assert off()[0] == {}
 
