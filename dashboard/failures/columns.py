@@ -54,7 +54,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        """Its name in a choice: `tenant` for `col-tenant`; of the first, which is always shown, `error`."""
+        """Name in a choice: `tenant` for `col-tenant`; of the first, which is always shown, `error`."""
         return next((one.removeprefix("col-") for one in self.css_class.split() if one.startswith("col-")), "error")
 
 
@@ -146,11 +146,11 @@ def _first_failed(row: Row) -> SafeString:
 
 
 def _release(row: Row) -> SafeString:
-    return _named(row.failure.release or "–")
+    return _full_name(row.failure.release or "–")
 
 
 def _worker(row: Row) -> SafeString:
-    return _named(row.failure.worker or "–")
+    return _full_name(row.failure.worker or "–")
 
 
 def _job(row: Row) -> SafeString:
@@ -159,7 +159,7 @@ def _job(row: Row) -> SafeString:
 
 
 @_few
-def _named(name: str) -> SafeString:
+def _full_name(name: str) -> SafeString:
     return format_html('<span class="clip" title="{}">{}</span>', visible_text(name), visible(name))
 
 

@@ -134,9 +134,9 @@ class PrimaryAct:
     replay: str  # label
     replay_url: str  # "" where this viewer may not
     why_not: str
-    look: str = ""  # label; "" where the replay is the act
-    look_url: str = ""
-    note: str = ""  # why looking comes first
+    review: str = ""  # label; "" where the replay is the act
+    review_url: str = ""
+    note: str = ""  # why the review comes first
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +169,14 @@ def _find_primary_act(viewer: Viewer, worst_first: list[Alert], board: overview.
     if not outlook.is_failing and n != 0:
         return PrimaryAct(f"Review and replay {dead.words(n)}", url, "")
     preview = "Preview a replay" if not n else f"Preview a replay of {n:,} job{'' if n == 1 else 's'}"
-    look = f"Review {dead.words(dead.count, 'dead ')}"
+    review = f"Review {dead.words(dead.count, 'dead ')}"
     if outlook.is_failing:
         note = "These jobs still fail: a replay now would likely fail again."
     elif outlook.excluded:
         note = "These jobs would likely fail again: fix the cause first, then replay."
     else:
         note = "None of these jobs can be replayed now: the preview lists the reasons."
-    return PrimaryAct(preview, url, "", look, links.list_url(dead.query), note)
+    return PrimaryAct(preview, url, "", review, links.list_url(dead.query), note)
 
 
 def _find_dead(viewer: Viewer, worst_first: list[Alert], board: overview.Board) -> _Dead | None:

@@ -56,10 +56,10 @@ def in_zone(text: str, now: datetime | None = None) -> str:
     if "UTC" not in text or zone_id() == "UTC":
         return text
     beside = now or timezone.now()
-    return type(text)(_UTC_TIME.sub(lambda found: _here(found, beside), text))  # safe HTML stays safe
+    return type(text)(_UTC_TIME.sub(lambda found: _format_here(found, beside), text))  # safe HTML stays safe
 
 
-def _here(found: re.Match[str], now: datetime) -> str:
+def _format_here(found: re.Match[str], now: datetime) -> str:
     """Return such a time in the zone of the page. Without a day it is of today, without a year of the nearest."""
     today = now.astimezone(UTC)
     try:
@@ -69,7 +69,13 @@ def _here(found: re.Match[str], now: datetime) -> str:
         elif found["day"]:
             year = int(found["year"] or today.year)
             at = datetime(
-                year, _MONTHS.index(found["month"]) + 1, int(found["day"]), time.hour, time.minute, time.second, UTC
+                year,
+                _MONTHS.index(found["month"]) + 1,
+                int(found["day"]),
+                time.hour,
+                time.minute,
+                time.second,
+                tzinfo=UTC,
             )
             if not found["year"] and at - now > timedelta(days=180):
                 at = at.replace(year=year - 1)

@@ -275,7 +275,8 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
     # The worst first: a headline says no more than three of them.
     if loud > 1:
         more = f"{MOST_LOUD} or more" if loud > MOST_LOUD else f"{loud - 1} more"
-        parts.append(f"{more} failing queue{'' if loud == 2 else 's'}")
+        noun = f"queue{'' if loud == 2 else 's'}"
+        parts.append(f"{more} {noun} failed" if is_over else f"{more} failing {noun}")
     if dead := _waiting_dead(viewer, now):
         parts.append(dead)
     if began := rates.failing_since(rate, now):

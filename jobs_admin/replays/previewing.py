@@ -139,7 +139,7 @@ def preview(
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a preview of a search would begin with, for a button that leads to it."""
+    """Counts of a preview, for a button that leads to it."""
 
     replayable: int | None  # as `Preview.replayable`; None: more than `most` dead jobs would have to be read for it
     excluded: int  # jobs of groups that are off because they are likely to fail again

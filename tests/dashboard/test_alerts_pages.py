@@ -446,13 +446,15 @@ def test_what_acknowledging_covers_is_on_the_button_and_only_this_one_is_possibl
     episode("old", told_with=leader, state="resolved")
     for page in ("/alerts/", "/", page_of(leader)):
         text = text_of(otto.get(page))
-        assert "Acknowledge 3 alerts" in text and "Only this one" in text
+        assert "Acknowledge 2 alerts" in text and "Only this one" in text
+        assert "1 silenced alert" in text and "not included" in text
     otto.post(f"{page_of(leader)}acknowledge/", {"only_this": "1"})
     text = text_of(otto.get(page_of(leader)))
-    assert "2 more of the notification are not acknowledged." in text and "Acknowledged by otto." in text
+    assert "1 more of the notification is not acknowledged." in text and "Acknowledged by otto." in text
     assert [Alert.objects.get(pk=one.pk).state for one in others] == ["firing", "silenced"]
     otto.post(f"{page_of(others[0])}acknowledge/")
-    assert "Acknowledged 2 alerts, among them: sms has" in text_of(otto.get(page_of(leader)))
+    assert "Acknowledged: sms has" in text_of(otto.get(page_of(leader)))
+    assert Alert.objects.get(pk=others[1].pk).state == "silenced"
     alone = episode("alone", of=rule("Another"))
     assert "Only this one" not in text_of(otto.get(page_of(alone)))
 
@@ -492,6 +494,20 @@ def test_silenced_for_an_hour_it_is_silenced_and_can_be_taken_back(otto, watched
     assert abs((made.ends_at - timezone.now()).total_seconds() - 3600) < 10
     text = text_of(otto.get(page_of(alert)))
     assert "Silenced until" in text and "by otto: “known”" in text and "Undo" in text
+
+
+def test_a_silence_covers_the_alerts_of_the_notification_or_one_and_its_presets_show_their_end(otto, watched):
+    leader = episode("emails")
+    episode("sms", told_with=leader), episode("push", told_with=leader, state="resolved")
+    text = text_of(otto.get(page_of(leader)))
+    assert "Silence 2 alerts…" in text and "These 2 alerts of this notification" in text and "Only this alert" in text
+    assert re.search(r"1 h until (\d+ \w+ )?\d\d:\d\d 4 h until (\d+ \w+ )?\d\d:\d\d Tomorrow 09:00 Monday 09:00", text)
+    form = {"scope": "notification", "comment": "known", "for": "tomorrow", "queue": "emails"}
+    otto.post(f"{page_of(leader)}silence/", form)
+    made = Silence.objects.get()
+    assert made.matchers == {"alert": leader.pk, "source": "shop"} and f"{made.ends_at:%H:%M}" == "09:00"
+    assert "all alerts of this notification" in text_of(otto.get(page_of(leader)))
+    assert "Silence…" in text_of(otto.get(page_of(episode("alone", of=rule("Another")))))
 
 
 def test_a_name_with_a_star_in_it_silences_itself_until_a_person_writes_a_pattern(otto, watched):

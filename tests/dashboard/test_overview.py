@@ -397,7 +397,7 @@ def test_the_primary_act_skips_what_cannot_be_replayed(otto, watched, shop):
     assert [words for _, words in acts(otto)] == ["Review and replay 1 webhooks job"]
 
 
-def test_while_jobs_still_fail_the_primary_act_is_to_look_and_the_replay_has_the_number_of_its_preview(
+def test_while_jobs_still_fail_the_primary_act_is_a_review_and_the_replay_has_the_number_of_its_preview(
     otto, watched, shop
 ):
     minute, now = timezone.now().replace(second=0, microsecond=0), timezone.now()

@@ -273,7 +273,7 @@ class Alerts(CeleryDesk):
 
     @act(weight=3)
     def acknowledge(self, rng: random.Random) -> None:
-        """One alert, or all of its notification: exactly those that fire, a silenced one only by itself."""
+        """One alert, or all of its notification: exactly those that fire, and itself if silenced."""
         from jobs_admin import alerts
         from jobs_admin.models import Alert
 
