@@ -21,7 +21,6 @@ from jobs_admin.notices import sealing
 FIELDS = ("name", "kind", "url", "to", "events", "secret")
 LONGEST_NAME = 100
 MOST_ADDRESSES = 20
-NO_MAIL_SERVER = "No mail server is configured. Set EMAIL_URL and restart the desk (docs/operations.md#settings)"
 PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
 _ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}")
 
@@ -143,7 +142,11 @@ def _email(fields: _Fields) -> dict[str, Any]:
     is_unchanged = fields.before is not None and "to" not in fields.document
     to = fields.before.to if fields.before and is_unchanged else "\n".join(_addresses(fields.document.get("to")))
     if not config.sends_mail():
-        raise invalid(f"{NO_MAIL_SERVER}.", "kind")
+        raise invalid(
+            "No mail server is configured. Set EMAIL_URL, such as smtps://user:password@mail.example.com:465, and restart "
+            "the desk (docs/operations.md#settings).",
+            "kind",
+        )
     return {"to": to}
 
 

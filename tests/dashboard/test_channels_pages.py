@@ -311,3 +311,9 @@ def test_a_channel_is_checked_as_it_is_filled_in_and_nothing_is_changed(ann, ott
     row.refresh_from_db()
     assert row.url == URL and Channel.objects.count() == 1
     assert otto.post("/alerts/channels/check/", form).status_code == 403
+
+
+def test_a_kind_that_the_desk_cannot_send_is_refused_when_it_is_chosen(ann):
+    page = ann.get("/alerts/channels/new/?kind=email").content.decode()
+    assert "No mail server is configured. Set EMAIL_URL, such as smtps://" in page
+    assert "No mail server" not in ann.get("/alerts/channels/new/?kind=slack").content.decode()

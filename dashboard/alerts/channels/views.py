@@ -16,7 +16,7 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.templates import render
 from dashboard.web.toasts import add_toast
-from jobs_admin import alerts, config, notices
+from jobs_admin import alerts, notices
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.models.access import ADMIN_OF_ALL, VIEWER
@@ -39,7 +39,11 @@ def index(request: HttpRequest) -> HttpResponse:
 @can(ADMIN_OF_ALL)
 def new(request: HttpRequest) -> HttpResponse:
     kind = request.GET.get("kind", "")
-    return _page(request, None, Draft({"kind": kind if kind in KINDS else KINDS[0]}))
+    draft = Draft({"kind": kind if kind in KINDS else KINDS[0]})
+    for one in notices.check_channel(request.viewer, draft.document()):
+        if one.field == "kind":  # the desk cannot send this kind
+            draft.refuse(one)
+    return _page(request, None, draft)
 
 
 @require_safe
@@ -182,7 +186,6 @@ def _page(
         "secret": secret,
         "may_change": notices.may_change(request.viewer),
         "is_refused": bool(draft.errors),
-        "sends_mail": config.sends_mail(),
         **_unsaved(row, draft),
     }
     if row:
