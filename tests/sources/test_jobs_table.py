@@ -181,7 +181,7 @@ def test_a_row_that_a_person_took_out_or_brought_back_is_gone_and_reports_how(ta
     table.claim("taken"), table.complete("done")
     gone = {ref.job_id: why for ref, why in source.check_jobs(refs(reports)).gone.items()}
     assert gone.keys() == {"deleted", "reset", "taken", "done"}
-    assert "not in jobs any more" in gone["deleted"] and "is running now" in gone["taken"]
+    assert "was removed from jobs" in gone["deleted"] and "is running now" in gone["taken"]
 
 
 @pytest.mark.parametrize("how", ["lost", "emptied by a copy"])

@@ -66,7 +66,7 @@ def find_finding(source, id):
 
 def follow(table, finding):
     """Run the printed commands as a person would, to the letter."""
-    for statement in finding.fix.partition("runs:\n")[2].split(";\n"):
+    for statement in finding.fix.partition("run:\n")[2].split(";\n"):
         if statement:
             table.execute(statement)
 

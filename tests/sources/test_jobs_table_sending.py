@@ -115,7 +115,7 @@ def test_a_row_that_is_not_dead_any_more_is_refused_by_name_and_nothing_of_the_b
     reports, _ = pulled(source)
     table.claim("b")
     table.execute("DELETE FROM jobs WHERE id = 'c'")
-    with pytest.raises(SourceRefused, match="row b is running, row c is not there any more") as refused:
+    with pytest.raises(SourceRefused, match="row b is running, row c does not exist any more") as refused:
         source.send("r", [build_message(one, n) for n, one in enumerate(reports)])
     assert refused.value.tokens == {1, 2}
     assert table.row("a", "status") == "failed" and source.was_sent("r", [0, 1, 2]) == set()

@@ -110,13 +110,13 @@ def _check_absent(
         ends = [one for one in later if one.event != "retries-exhausted"]  # which only adds to a failure
         last = ends[-1].event if ends else ""
         if last == "removed":
-            changes.gone[ref] = "someone removed it in BullMQ"
+            changes.gone[ref] = "removed in BullMQ, outside Redrive"
         elif ref.state in _DEAD and last in {"waiting", "active", "completed"}:
-            changes.gone[ref] = "someone replayed it in BullMQ, and it ran"
+            changes.gone[ref] = "replayed in BullMQ, outside Redrive, and ran"
         elif last in {"completed", "failed"} and not _is_known(ends[-1], ref):
             to_report[ref.job_id] = later
         elif copies.get(ref) is False and ref.state in _DEAD and not ref.was_removed:
-            changes.gone[ref] = "someone removed it from the dead-letter queue in BullMQ"
+            changes.gone[ref] = "removed from the dead-letter queue in BullMQ, outside Redrive"
 
 
 def _read_events(

@@ -61,17 +61,17 @@ def read(source: str, options: Mapping[str, Any]) -> Names:
         raise refuse(f"the option {unknown[0]!r} is not known; known: {', '.join(sorted(_OPTIONS))}.")
     columns = _words(options.get("columns", {}), COLUMNS, "columns", refuse)
     if missing := [name for name in NEEDED if not columns[name]]:
-        raise refuse(f"the column for {missing[0]!r} cannot be left out: without it nothing can be read.")
+        raise refuse(f"the column for {missing[0]!r} is required.")
     given = options.get("statuses", {})
     others = given.get("others", []) if isinstance(given, Mapping) else []
     if not isinstance(others, list) or not all(isinstance(word, str) and word for word in others):
-        raise refuse("statuses.others is a list of words.")
+        raise refuse("statuses.others must be a list of values.")
     if isinstance(given, Mapping):
         given = {name: word for name, word in given.items() if name != "others"}
     statuses = _words(given, STATUSES, "statuses", refuse)
     words = [*statuses.values(), *others]
     if len(set(words)) < len(words) or "" in words:
-        raise refuse("each status needs a word of its own.")
+        raise refuse("each status needs its own value.")
     table = _table(options.get("table", "jobs"), "table", refuse)
     ledger = _table(options.get("ledger", "redrive_ledger"), "ledger", refuse)
     if _may_be_one(table, ledger):

@@ -130,7 +130,7 @@ def build_report(source: str, job: Job, kind: str, names: Names) -> Envelope:
     if kind == "lost":
         text = (
             f"Its row is {names.running}, and its lock is older than {names.stale_after_s:g} s: "
-            "its worker is not there any more, or it hangs."
+            "its worker is gone or hangs."
         )
         return replace(envelope, at=ended_at(job, kind, names), message=text, worker=job.locked_by, reason="stale lock")
     error_type, message, trace = error(job.error)
@@ -180,9 +180,9 @@ def unpack(raw: bytes) -> Mapping[str, Any]:
     try:
         fields = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise SourceRefused("The captured message is none of a jobs table.") from error
+        raise SourceRefused("The captured message is not from a jobs table.") from error
     if not isinstance(fields, dict) or fields.get("jobs_table") != 1 or "payload" not in fields:
-        raise SourceRefused("The captured message is none of a jobs table.")
+        raise SourceRefused("The captured message is not from a jobs table.")
     return fields
 
 
@@ -194,7 +194,7 @@ def arguments(raw: bytes) -> tuple[list[Any], dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise SourceRefused("The payload of this job is not JSON, so it cannot be edited.") from error
     if not isinstance(payload, str):
-        raise SourceRefused("This job has no payload of text, so it cannot be edited.")
+        raise SourceRefused("The payload of this job is not text, so it cannot be edited.")
     if isinstance(value, dict):
         return [], value
     return (value, {}) if isinstance(value, list) else ([value], {})

@@ -148,7 +148,7 @@ class Sender:
                     self._db.put_row(run, self._names.table, row)
                 except SourceRefused as error:
                     raise SourceRefused(
-                        f"Its row cannot be put back: {error} Nothing was sent.", outgoing.token
+                        f"Its row cannot be restored: {error} Nothing was sent.", outgoing.token
                     ) from error
         return self._now(shape, back)
 
@@ -187,7 +187,7 @@ class Sender:
         states = [
             f"row {one.job_id} is {there[one.job_id][0]}"
             if one.job_id in there
-            else f"row {one.job_id} is not there any more"
+            else f"row {one.job_id} does not exist any more"
             for one in messages[:3]
         ]
         more = f" (and {len(messages) - 3} more)" if len(messages) > 3 else ""

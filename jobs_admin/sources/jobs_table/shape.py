@@ -125,14 +125,14 @@ def find(db: Database, names: Names) -> Shape:
     there = db.columns(names.table)
     if not there:
         raise SourceRefused(
-            f"There is no table {names.table!r}. Say by `table` in sources.toml what the jobs table is called. Nothing was read."
+            f"There is no table {names.table!r}. Set `table` in sources.toml to the name of the jobs table. Nothing was read."
         )
     missing = [theirs for theirs in names.columns.values() if theirs not in there]
     for ours in NEEDED:
         if names.columns[ours] in missing:
             raise SourceRefused(
-                f"The table {names.table} has no column {names.columns[ours]!r} (for {ours}), without which nothing can be read. "
-                "Say what it is called in [sources.….columns]."
+                f"The table {names.table} has no column {names.columns[ours]!r} (for {ours}), which is required. "
+                "Set its name in [sources.….columns]. Nothing was read."
             )
     percent = db.p == "%s"
     had = {ours: theirs for ours, theirs in names.columns.items() if theirs in there}
@@ -170,24 +170,24 @@ def _zone(db: Database, names: Names, had: dict[str, str], forms: dict[str, str]
     which = ", ".join(repr(one) for one in naive)
     return Zone(
         found.name,
-        f"in which time zone the times of {names.table} are written ({which}: timestamp without time zone) is not known: "
-        f'{found.doubt}. Say it in sources.toml: timezone = "{found.name}", or "UTC". Until then no row is told as lost',
+        f"the time zone of the times of {names.table} is unknown ({which}: timestamp without time zone): "
+        f'{found.doubt}. Set timezone = "{found.name}" or "UTC" in sources.toml. Until then no row is reported as lost',
     )
 
 
 def _closed(db: Database, names: Names, missing: list[str], forms: dict[str, str]) -> str:
     if missing:
         which = ", ".join(repr(one) for one in missing)
-        return f'the table {names.table} has no column {which}. Say in [sources.….columns] what it is called, or that there is none: ""'
+        return f'the table {names.table} has no column {which}. Set its name in [sources.….columns], or "" if there is none'
     words = db.words(names.table, names.columns["status"])
     if unknown := sorted((words or set()) - set(names.statuses)):
         shown = ", ".join(repr(word[:40]) for word in unknown[:5])
         return (
-            f"rows of {names.table} have a status that is not known: {shown}. "
-            "Name what they mean in [sources.….statuses], or leave them alone by `others`"
+            f"rows of {names.table} have an unknown status: {shown}. "
+            "Set its meaning in [sources.….statuses], or list it in `others` to ignore it"
         )
     if mixed := [column for column, form in forms.items() if form == times.MIXED]:
-        return f"the column {names.columns[mixed[0]]!r} holds times in more than one form, so it is not known how to write one"
+        return f"the column {names.columns[mixed[0]]!r} has times in more than one form, so none can be written"
     return db.missing_rights(names.table, names.ledger)
 
 

@@ -181,8 +181,8 @@ class JobsTable:
                     READ_ONLY,
                     "high",
                     f"Nothing is sent to {self._names.table}: {shape.closed}.",
-                    "Fix that; it is checked again every minute."
-                    + (f" Whoever owns the tables runs:\n{lacking}" if lacking else ""),
+                    "Fix the cause; the table is checked again every minute."
+                    + (f" As the owner of the tables, run:\n{lacking}" if lacking else ""),
                 )
             )
         if self._ledger.is_hidden():
@@ -191,7 +191,7 @@ class JobsTable:
                     "jobs-table-ledger-hidden",
                     "warning",
                     f"The ledger {self._names.ledger} exists but cannot be read: outcomes of replays of {self._names.table} are unknown.",
-                    f"Whoever owns it runs:\n{self._lacking()}",
+                    f"As the owner of the ledger, run:\n{self._lacking()}",
                 )
             )
         if self.can.remove and not shape.closed and (grants := self._db.grants(self._names.table, _TO_DELETE)):
@@ -201,7 +201,7 @@ class JobsTable:
                     "jobs-table-keeps-discarded",
                     "warning",
                     self._may_not_delete(),
-                    f"Whoever owns the table runs:\n{fix}",
+                    f"As the owner of the table, run:\n{fix}",
                 )
             )
         if not shape.is_indexed:
@@ -211,8 +211,8 @@ class JobsTable:
                 Finding(
                     "jobs-table-no-index",
                     "info",
-                    f"{table} has no index that begins with {' and none with '.join(shape.lacking) or 'times of one form'}, so all its "
-                    f"rows are gone through to find what failed: the more rows, the more rarely.",
+                    f"{table} has no index that begins with {' and none with '.join(shape.lacking) or 'times of one form'}, so "
+                    "failures are found by reading all its rows: the more rows, the less often.",
                     fix or "Write all times of a column in one form.",
                 )
             )
@@ -222,10 +222,10 @@ class JobsTable:
                 Finding(
                     "jobs-table-no-due-time",
                     "warning",
-                    f"Rows of {table} wait for another try and have no {scheduled}: "
-                    "a worker that looks for what is due by it never finds them.",
-                    "Give them one (Reschedule, on the page of such a retry), and look at how their worker computes it: in SQLite "
-                    "'+' || (attempts + 1) * 30 || ' seconds' is no number of seconds, since || binds tighter than *.",
+                    f"Retrying rows of {table} have no {scheduled}: workers that select due rows by {scheduled} never run "
+                    "them.",
+                    "Reschedule these retries, and check how the worker computes the time: in SQLite "
+                    "'+' || (attempts + 1) * 30 || ' seconds' is not a number of seconds, because || binds tighter than *.",
                 )
             )
         return found
@@ -367,12 +367,12 @@ class JobsTable:
             job = there.get(ref.job_id)
             if job is None:
                 if not ref.was_removed and self._table_state is not None and self._table_state.proves(ref.at):
-                    changes.gone[ref] = f"Its row is not in {self._names.table} any more: someone removed it."
+                    changes.gone[ref] = f"Its row was removed from {self._names.table}, outside Redrive."
                 continue
             if job.is_another and ref.state == "replaying":
                 if self._table_state is not None and self._table_state.proves(ref.at):
                     changes.gone[ref] = (
-                        f"Its row is not in {self._names.table} any more: someone removed it, and another job has its id now."
+                        f"Its row was removed from {self._names.table}, outside Redrive; another job has its id now."
                     )
                 continue
             kind = self._kind(job, now)
@@ -411,7 +411,7 @@ class JobsTable:
             return ""  # as it was, or the retry that it waited for
         if self._table_state is None or self._table_state.is_from_another_table(ref.at):
             return ""  # an older copy of the table: its rows are as they were, by no one's act
-        return f"Its row is {job.status} now: someone else changed it, not Redrive."
+        return f"Its row is {job.status} now: it was changed outside Redrive."
 
     # -- sending, and what else changes rows ---------------------------------------------------------------------
 
@@ -438,7 +438,7 @@ class JobsTable:
         return self._ledger.withhold(replay, tokens, time.time()) if tokens else set()
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
-        raise SourceRefused("Rows of a jobs table are not taken back: what waits, waits. Nothing was changed.")
+        raise SourceRefused("A jobs table cannot take back sent jobs: waiting rows stay. Nothing was changed.")
 
     def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
         return self._sender.reschedule(self._writable_shape(), changes)
@@ -456,8 +456,8 @@ class JobsTable:
 
     def _may_not_delete(self) -> str:
         return (
-            f"Discarded rows stay in {self._names.table}: its role may not both DELETE and INSERT there, and a row that "
-            "could not be put back is not deleted."
+            f"Discarded rows stay in {self._names.table}: the role needs both DELETE and INSERT there, so that a discard can "
+            "be undone."
         )
 
     # -- content of a message ------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ class _SQLite:
     def missing_rights(self, table: str, ledger: str) -> str:
         if os.access(self._path, os.W_OK) and os.access(self._path.parent, os.W_OK):
             return ""
-        return f"the file {self._path.name}, or its folder, may not be written by this process"
+        return f"this process may not write the file {self._path.name} or its folder"
 
     def may_read(self, table: str) -> bool:
         return True
@@ -243,7 +243,7 @@ class _SQLite:
             except sqlite3.Error as error:
                 raise self._translate_error(error, within_s) from error
             except OSError as error:
-                raise SourceUnreachable(f"The file {self._path.name} is not there: {error.strerror}.") from error
+                raise SourceUnreachable(f"The file {self._path.name} does not exist: {error.strerror}.") from error
 
     def _connect(self) -> sqlite3.Connection:
         # The file under the name now: one that was moved away is not used any more.
@@ -276,7 +276,7 @@ class _SQLite:
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return SourceUnreachable(f"{where} is locked by another writer for longer than {_LOCK_S:g} s.")
         if code == sqlite3.SQLITE_READONLY:
-            return SourceRefused(f"{where} may not be written by this process.")
+            return SourceRefused(f"This process may not write {where}.")
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
             return SourceUnreachable(f"{where} cannot be opened or written: {error}.")
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -438,11 +438,11 @@ class _PostgreSQL:
         )
         may_update, no_ledger, may_create, may_insert, is_closed = rows[0]
         if is_closed:
-            return "the server takes no changes (it is a replica, or set to read-only)"
+            return "the server is read-only (a replica, or set so)"
         if not may_update:
             return f"the role may not UPDATE {table}"
         if no_ledger and not may_create:
-            return f"the ledger {ledger} is not there, and the role may not CREATE it"
+            return f"the ledger {ledger} does not exist, and the role may not CREATE it"
         if not no_ledger and not may_insert:
             return f"the role may not SELECT and INSERT on {ledger}"
         return ""
