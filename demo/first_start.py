@@ -47,7 +47,7 @@ POLICIES: dict[str, dict[str, Any]] = {
             {"error": "*", "as": "permanent"},
         ],
         "budget": {"per_minute": 600, "burst": 100},
-        "note": "A newsletter may be late: retries are spread widely.",
+        "note": "Newsletters may be late, so retries are spread widely.",
     },
     "scans": {
         "match": {"source": SOURCE, "task": "shop.reporting.read_scan"},
@@ -58,7 +58,7 @@ POLICIES: dict[str, dict[str, Any]] = {
         "jitter": {"kind": "equal"},
         "classes": [{"error": "TypeError", "as": "permanent"}, {"error": "ValueError", "as": "permanent"}],
         "poison": {"crashes": 3, "window_s": 300},
-        "note": "Now and then a scan is as large as an archive, and no process survives it.",
+        "note": "Quarantines scans that crash their worker.",
     },
     "webhooks": {
         **PRESETS["webhooks"].document,
@@ -70,14 +70,14 @@ POLICIES: dict[str, dict[str, Any]] = {
             {"error": "BlockedAddress", "as": "permanent"},
             {"error": "KeyError", "as": "permanent"},
         ],
-        "note": "Watched before it is enforced: customers dislike events out of order.",
+        "note": "Observed first: retries may reorder events.",
     },
     "payments": {
         **PRESETS["payments"].document,
         "match": {"source": SOURCE, "task": "shop.billing.charge"},
         "mode": "observe",
         "classes": [{"error": "CardDeclined", "as": "permanent"}, {"error": "RefundTooLarge", "as": "permanent"}],
-        "note": "A person looks at what is left after three attempts.",
+        "note": "After three attempts an operator decides.",
     },
 }
 
@@ -105,7 +105,7 @@ def publish_policies() -> None:
         try:
             policies.publish(_PUBLISHER, name, document, reason="Demo default.")
         except Refused as refused:  # somebody has one of their own for the same jobs
-            log.info("The demo's policy %s is left out: %s", name, refused)
+            log.info("The demo's policy %s was not created: %s", name, refused)
 
 
 def create_alerts(partner_url: str, secret: str) -> None:
@@ -125,7 +125,7 @@ def create_alerts(partner_url: str, secret: str) -> None:
                 alerts.save_rule(SHOP, {**alerts.document(rule), "channels": [CHANNEL]}, rule.pk)
             alerts.save_rule(SHOP, RULE)
     except Refused as refused:
-        log.warning("The demo's pager is left out: %s", refused)
+        log.warning("The demo's pager was not created: %s", refused)
 
 
 def fill_depths(text: bytes) -> None:

@@ -204,11 +204,11 @@ def main() -> None:
     parser.parse_args()
     url = os.environ.get("REDRIVE_REDIS_URL")
     if not url:
-        sys.exit("REDRIVE_REDIS_URL is not set: there is no desk to tell. `python3 manage.py up` sets it.")
+        sys.exit("REDRIVE_REDIS_URL is not set: the desk's store is unknown. `python3 manage.py up` sets it.")
     store = redis.Redis.from_url(url, socket_timeout=10, socket_connect_timeout=5)
     try:
         if store.exists(WRITTEN):
-            print("The history was written before; nothing was added.")
+            print("The history exists already. Nothing was added.")
             return
         began = time.monotonic()
         with attempts.stage(wire.partner_url()) as stage:

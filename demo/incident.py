@@ -40,7 +40,7 @@ PUBLISHED_PER_S = 60.0
 # The warehouse carries at first so little that the worker, as fast as it was in the outage, sends this much too much.
 _TOO_MUCH = 3.0
 _SMALLEST_SCALE = 0.05
-REASONS = {"at_once": "Played incident: everything at once", "careful": "Played incident: careful"}
+REASONS = {"at_once": "Incident demo: everything at once", "careful": "Incident demo: careful"}
 
 # An act in which nothing moves for so long has gone wrong; how long one takes is the machine's affair.
 _QUIET_S = 90.0
@@ -133,7 +133,7 @@ class Incident:
             if self._is_alert_settled(now):
                 state.act = "at_once"
         elif self._quiet_s > _QUIET_S:
-            raise Failed(f"Only {state.dead} of {state.jobs} jobs were dead, and nothing moved for {_QUIET_S:.0f} s.")
+            raise Failed(f"Only {state.dead} of {state.jobs} jobs were dead, without progress for {_QUIET_S:.0f} s.")
 
     def _is_alert_settled(self, now: float) -> bool:
         """Return whether the rule's alert fired, or will not: the rule is gone, or was evaluated often enough since."""
@@ -201,7 +201,7 @@ class Incident:
         elif is_up_again:
             self.story.act = "careful"
         else:
-            raise Failed("Everything at once did not knock it over: this machine's worker is slower than the partner.")
+            raise Failed("Everything at once did not overload the partner: the worker of this machine is too slow.")
 
     def _with_care(self, seen: dict, now: float) -> None:
         side = self._replay("careful", seen)
@@ -238,14 +238,14 @@ class Incident:
     def _only_we_changed_it(self, side: Side, seen: dict) -> None:
         is_warm = seen["mode"] == "well" and seen["now"] - side.began > WARMING_S - 1
         if not (seen["mode"] == "warming" or seen["fell_over"] or is_warm):
-            raise Failed("The partner was restarted, or someone else changed its warehouse, during the measurement.")
+            raise Failed("The partner was restarted, or its warehouse was changed, during the measurement.")
 
     def _follow_replay(self, side: Side, seen: dict) -> None:
         replay = Replay.objects.get(pk=side.replay)
         side.state, side.said = replay.state, replay.held_because
         side.succeeded, side.failed_again = replay.succeeded, replay.failed_again
         if replay.state in (ReplayState.CANCELLED, ReplayState.STOPPED):
-            raise Failed(f"Somebody cancelled replay #{replay.pk}.")
+            raise Failed(f"Replay #{replay.pk} was cancelled by an operator.")
         if side.ended is None and replay.state == ReplayState.DONE:
             side.ended = round(seen["now"] - side.began, 1)
 
@@ -253,7 +253,7 @@ class Incident:
         if self._quiet_s > _QUIET_S:
             passed_s = seen["now"] - side.began
             raise Failed(
-                f"Replay #{side.replay} was not done after {passed_s:.0f} s ({side.state}), and nothing moved for "
+                f"Replay #{side.replay} was not done after {passed_s:.0f} s ({side.state}), without progress for "
                 f"{_QUIET_S:.0f} s."
             )
 
@@ -284,7 +284,7 @@ class Incident:
     def _viewer(self) -> Viewer:
         user = get_user_model().objects.filter(pk=self.story.user_id).first()
         if user is None:
-            raise Failed(f"The account {self.story.by} is no more.")
+            raise Failed(f"The account {self.story.by} does not exist any more.")
         return viewer_of(user)
 
     # The end ------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class Incident:
             if (self.story.left and passed_s < _LAST_NEWS_S) or (on_their_way and self._quiet_s < _TIDIED_QUIET_S):
                 return
             if self.story.dead:
-                triage.discard(self._viewer(), query=QUERY, reason="Played incident: set aside at its end")
+                triage.discard(self._viewer(), query=QUERY, reason="Incident demo ended")
             self._resolve([group["fingerprint"] for group in self._groups()])
         except (Failed, Refused) as error:
             self.story.why = f"{self.story.why} It could not be tidied up: {error}".strip()
@@ -315,13 +315,11 @@ class Incident:
     def _cancel_what_runs(self) -> None:
         mine = Replay.objects.filter(idempotency_key__startswith=f"incident-{self.story.id}-").exclude(state__in=_OVER)
         for replay in mine:
-            replays.cancel(self._viewer(), replay, reason="Played incident: its end")
+            replays.cancel(self._viewer(), replay, reason="Incident demo ended")
 
     def _resolve(self, fingerprints: Sequence[str]) -> None:
         if fingerprints:
-            group_changes.change_many(
-                self._viewer(), fingerprints, {"state": "resolved"}, reason="Played incident: its end"
-            )
+            group_changes.change_many(self._viewer(), fingerprints, {"state": "resolved"}, reason="Incident demo ended")
 
     def _close(self, now: float) -> None:
         self.story.ended_at = now

@@ -27,7 +27,7 @@ def main() -> None:
     partner_url = os.environ.get("REDRIVE_DEMO_PARTNER_URL")
     if not broker_url or not partner_url:
         sys.exit(
-            "REDRIVE_DEMO_BROKER_URL and REDRIVE_DEMO_PARTNER_URL are not set: there is nothing to play with. "
+            "REDRIVE_DEMO_BROKER_URL and REDRIVE_DEMO_PARTNER_URL are not set: the demo cannot start. "
             "`python3 manage.py up` sets them."
         )
     stop = threading.Event()

@@ -124,7 +124,7 @@ def request(broker: redis.Redis, user_id: int, name: str) -> Ticket:
     except redis.RedisError as error:
         raise _away(error) from error
     if not is_accepted:
-        raise BadWish("An incident is being played already. Nothing was changed. Wait for its end, or stop it.")
+        raise BadWish("An incident demo is running already. Nothing was changed. Wait until it ends, or stop it.")
     return ticket
 
 
@@ -132,7 +132,7 @@ def stop(broker: redis.Redis) -> None:
     """Let the one that is played end now. Raises BadWish when there is none."""
     ticket = read(broker).ticket
     if ticket is None:
-        raise BadWish("No incident is being played. Nothing was changed.")
+        raise BadWish("No incident demo is running. Nothing was changed.")
     try:
         broker.set(STOP, ticket.id, ex=600)
     except redis.RedisError as error:

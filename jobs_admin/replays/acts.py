@@ -56,7 +56,7 @@ def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime
         if was not in unknown or not _resolve_items(viewer, replay, [item.pk], was, as_, now):
             raise Refused(
                 "wrong_state",
-                "Only an item with an unknown outcome can be settled by hand; this item is not uncertain (any more). "
+                "This item is not uncertain: only items with an unknown outcome can be settled by hand. "
                 "Nothing was changed.",
             )
         rights.record(

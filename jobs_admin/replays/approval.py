@@ -48,7 +48,7 @@ def approver_refusal(viewer: Viewer, replay: Replay, sources: Sequence[str]) -> 
         return f"You started replay #{replay.pk} yourself, so another operator has to approve it."
     if person is None and any(user is not None for _, user in hands):
         return (
-            f"Replay #{replay.pk} was started by {replay.actor}, and this token may be theirs too. "
+            f"Replay #{replay.pk} was started by {replay.actor}, who may own this token. "
             "Another operator must approve it, logged in or with their own token."
         )
     if person is not None and any(user is None for _, user in hands) and not _is_admin(viewer, sources):

@@ -139,7 +139,7 @@ log = logging.getLogger(__name__)
 BEGUN = (*SENDING, ReplayState.WAITING, ReplayState.HELD, ReplayState.PAUSED)
 TAKEN = "taken"  # the code of the rows that laying out adds to `Replay.blocked`
 
-_CANNOT = "Some of its jobs cannot be laid out"
+_CANNOT = "Items of some of its jobs cannot be created"
 
 _LONGEST_KEY = 64
 # Placeholders for a value: jobs that have one are not known to be of one customer.
@@ -173,7 +173,10 @@ def _create_or_report(batch: FrozenBatch) -> bool:
         raise  # the database, and no one's fault
     except Exception as error:
         log.exception(
-            "replay #%s: jobs %d to %d cannot be laid out", replay.pk, batch.first_n, batch.first_n + batch.count
+            "replay #%s: items of jobs %d to %d cannot be created",
+            replay.pk,
+            batch.first_n,
+            batch.first_n + batch.count,
         )
         why = f"{_CANNOT}: {type(error).__name__}: {terminal_line(str(error), 200)} It is tried again; the log of watch tells more."
         _write_reason(replay, why)

@@ -42,7 +42,7 @@ def test_jobs_that_die_slowly_are_waited_for_and_jobs_of_which_nothing_is_heard_
     for _ in range(quiet_samples - 1):
         incident._play(now)
         now += 60.0
-    with pytest.raises(Failed, match="Only 90 of 300 jobs were dead, and nothing moved for 90 s"):
+    with pytest.raises(Failed, match="Only 90 of 300 jobs were dead, without progress for 90 s"):
         for _ in range(3):
             incident._play(now)
             now += 60.0

@@ -49,7 +49,7 @@ def left_as_it_was(desk):
         assert desk.get("failures", q=f"tenant:lighthouse state:{state}")["count"] == 0
     groups = desk.get("groups", q=ALL)["items"]
     assert groups and {group["state"] for group in groups} == {"resolved"}
-    mine = [replay for replay in desk.get("replays")["items"] if replay["reason"].startswith("Played incident")]
+    mine = [replay for replay in desk.get("replays")["items"] if replay["reason"].startswith("Incident demo")]
     assert {replay["state"] for replay in mine} <= {"done", "cancelled"}
 
 

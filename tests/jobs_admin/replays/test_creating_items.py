@@ -206,6 +206,8 @@ def test_one_that_cannot_be_created_reports_it_and_stops_no_other(shop, bury):
         pass
     odd.refresh_from_db()
     assert well.items.count() == CHUNK and odd.items.count() == FIRST
-    assert odd.held_because.startswith("Some of its jobs cannot be laid out: error: ") and odd.state == "running"
+    assert (
+        odd.held_because.startswith("Items of some of its jobs cannot be created: error: ") and odd.state == "running"
+    )
     FrozenBatch.objects.filter(pk=batch.pk).update(ids=ids)
     assert create_all_items(odd).items.count() == CHUNK and odd.held_because == ""
