@@ -9,10 +9,10 @@ from ninja import Status
 from pydantic import Field
 
 from dashboard.saved_views import api_shapes as view_shapes
-from dashboard.saved_views import listing as view_list
 from dashboard.web.access import needs
 from dashboard.web.api import shapes
 from dashboard.web.api.base import REFUSALS, Body, Number, Text, api
+from dashboard.web.links import view_url
 from jobs_admin import config
 from jobs_admin.failures import list_columns, saved_views
 from jobs_admin.models import SavedView
@@ -49,7 +49,7 @@ def _answer(viewer: Viewer, view: SavedView) -> dict[str, Any]:
         "count": counted.number,
         "count_is_capped": counted.is_capped,
         "count_is_estimate": counted.is_estimate,
-        "url": config.page_url(view_list.url_of(view)),
+        "url": config.page_url(view_url(view.query, view.columns)),
     }
 
 

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from dashboard.web.links import list_url
+from dashboard.web.links import view_url
 from jobs_admin.core import query as language
 from jobs_admin.failures import saved_views
 from jobs_admin.models import SavedView
@@ -39,11 +39,6 @@ class Tab:
     is_here: bool
 
 
-def url_of(view: SavedView) -> str:
-    """Return the list of its search, with its columns."""
-    return list_url(view.query, columns=",".join(view.columns)) if view.columns else list_url(view.query)
-
-
 def lines(viewer: Viewer, views: list[SavedView]) -> list[Line]:
     return [line(viewer, view) for view in views]
 
@@ -59,7 +54,7 @@ def line(viewer: Viewer, view: SavedView) -> Line:
         is_own=is_own,
         is_shared=view.is_shared,
         may_change=saved_views.may_change(viewer, view),
-        url=url_of(view),
+        url=view_url(view.query, view.columns),
         replay_url=_replay_url(view.query) if viewer.may_anywhere(OPERATOR) else "",
     )
 
@@ -81,7 +76,7 @@ def tabs(viewer: Viewer, views: list[SavedView], here: str) -> list[Tab]:
         Tab(
             view.name,
             view.query or "all open failures",
-            url_of(view),
+            view_url(view.query, view.columns),
             count(viewer, view),
             view.query == here,
         )

@@ -67,7 +67,7 @@ def save(request: HttpRequest) -> HttpResponse:
         return _refused(request, refused, links.list_url(query.strip()))
     undo = reverse("redrive:view-delete", args=[view.pk])
     add_toast(request, f"Saved as “{view.name}”.", link=reverse("redrive:view-list"), link_text="All views", undo=undo)
-    return go(request, view_list.url_of(view))
+    return go(request, links.view_url(view.query, view.columns))
 
 
 @require_POST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import quote_plus, urlencode
 
@@ -29,6 +30,12 @@ def list_url(text: str = "", **more: object) -> str:
     """The list of what a search finds."""
     pairs = {"q": text, **more} if text else more
     return f"{reverse('redrive:failure-list')}?{urlencode(pairs)}" if pairs else reverse("redrive:failure-list")
+
+
+def view_url(query: str, columns: Iterable[str]) -> str:
+    """The list of a saved view: of its search, with its columns."""
+    names = ",".join(columns)
+    return list_url(query, columns=names) if names else list_url(query)
 
 
 def replay_of(**fields: str) -> str:
