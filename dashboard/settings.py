@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dashboard import TEMPLATES as TEMPLATE_FOLDER
 from dashboard.setup import environment as env
+from jobs_admin.installation import COMMAND, IS_CHECKOUT, ROOT
 
-BASE_DIR = env.ROOT
+BASE_DIR = ROOT
 DATA_DIR = env.data_folder()
 
 DEBUG = False
 SECRET_KEY = env.get("SECRET_KEY")
 if not SECRET_KEY:
-    raise env.Misconfigured("SECRET_KEY is not set. Run `python3 manage.py up`, which makes one, or set it.")
+    raise env.Misconfigured(f"SECRET_KEY is not set. Run `{COMMAND} up`, which makes one, or set it.")
 ALLOWED_HOSTS = env.get_list("ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]")
 CSRF_TRUSTED_ORIGINS = env.get_list("CSRF_TRUSTED_ORIGINS")
 
@@ -118,7 +119,7 @@ _prefix = f"/{_folder}/" if _folder else "/"
 FORCE_SCRIPT_NAME = _prefix.rstrip("/") or None
 STATIC_URL = f"{_prefix}static/"
 STATIC_ROOT = DATA_DIR / "static"
-STATICFILES_DIRS = [BASE_DIR / "static"] if env.IS_CHECKOUT else []  # installed: dashboard/static
+STATICFILES_DIRS = [BASE_DIR / "static"] if IS_CHECKOUT else []  # installed: dashboard/static
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "dashboard.web.static_files.Storage"},

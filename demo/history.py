@@ -26,6 +26,7 @@ from demo.shop import SOURCE, app
 from jobs_admin.core import envelope, keys
 from jobs_admin.core.display import shown_json
 from jobs_admin.core.report_signature import SigningKey, sign
+from jobs_admin.installation import COMMAND
 
 LABEL = "demo-history"
 WRITTEN = "demo:history"  # in Redrive's store: when the history was written
@@ -204,7 +205,7 @@ def main() -> None:
     parser.parse_args()
     url = os.environ.get("REDRIVE_REDIS_URL")
     if not url:
-        sys.exit("REDRIVE_REDIS_URL is not set: the desk's store is unknown. `python3 manage.py up` sets it.")
+        sys.exit(f"REDRIVE_REDIS_URL is not set: the desk's store is unknown. `{COMMAND} up` sets it.")
     store = redis.Redis.from_url(url, socket_timeout=10, socket_connect_timeout=5)
     try:
         if store.exists(WRITTEN):

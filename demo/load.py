@@ -18,6 +18,7 @@ from kombu.exceptions import OperationalError
 
 from demo import control, orders
 from demo.shop import QUEUES, app
+from jobs_admin.installation import COMMAND
 
 DEEPEST = 2000  # jobs that may wait in all queues together
 MISHAPS_PER_JOB = 0.01  # calm, but alive: at 5 jobs/s, three failures a minute
@@ -82,7 +83,7 @@ def publish(job: orders.Job, producer: object = None) -> str:
 def main() -> None:
     url = os.environ.get("CELERY_BROKER_URL")
     if not url:
-        sys.exit("CELERY_BROKER_URL is not set: there is no queue to publish to. `python3 manage.py up` sets it.")
+        sys.exit(f"CELERY_BROKER_URL is not set: there is no queue to publish to. `{COMMAND} up` sets it.")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -17,6 +17,7 @@ import redis
 
 from demo import control, story
 from jobs_admin.core import keys
+from jobs_admin.installation import COMMAND
 
 CHECK_EVERY_S = 0.5
 GIVE_UP_AFTER_S = 120.0  # in which each step met an error of the store, the database or the partner
@@ -28,7 +29,7 @@ def main() -> None:
     if not broker_url or not partner_url:
         sys.exit(
             "REDRIVE_DEMO_BROKER_URL and REDRIVE_DEMO_PARTNER_URL are not set: the demo cannot start. "
-            "`python3 manage.py up` sets them."
+            f"`{COMMAND} up` sets them."
         )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

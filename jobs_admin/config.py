@@ -19,6 +19,7 @@ from django.urls import NoReverseMatch, get_script_prefix, reverse
 from jobs_admin.core import desk_settings, keys, web_address
 from jobs_admin.core.service_url import Unreadable, for_redis_py
 from jobs_admin.core.text import fits, whole_number
+from jobs_admin.installation import COMMAND
 from jobs_admin.sources import SYSTEMS, Source, System, connect
 from jobs_admin.sources.base import SourceRefused
 
@@ -114,7 +115,7 @@ def _what_is_wrong(name: str, table: Any) -> list[str]:
 def store() -> redis.Redis:
     """Redrive's own Redis. Bytes in, bytes out; a call that hangs ends after five seconds."""
     if not setting("REDIS_URL"):
-        raise BadConfiguration("REDRIVE_REDIS_URL is not set. Run `python3 manage.py up`, or set it.")
+        raise BadConfiguration(f"REDRIVE_REDIS_URL is not set. Run `{COMMAND} up`, or set it.")
     try:
         return redis.Redis.from_url(
             for_redis_py(setting("REDIS_URL")),
@@ -166,9 +167,7 @@ def is_pulled(name: str) -> bool:
 def payload_keys() -> MultiFernet:
     """Return the keys of raw messages at rest; the first key encrypts, all of them decrypt."""
     if not setting("PAYLOAD_KEYS"):
-        raise BadConfiguration(
-            "REDRIVE_PAYLOAD_KEYS is not set. Run `python3 manage.py up`, which makes one, or set it."
-        )
+        raise BadConfiguration(f"REDRIVE_PAYLOAD_KEYS is not set. Run `{COMMAND} up`, which makes one, or set it.")
     return MultiFernet([Fernet(key) for key in setting("PAYLOAD_KEYS")])
 
 

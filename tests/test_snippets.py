@@ -79,9 +79,10 @@ def words_of(command: str) -> list[str]:
 
 
 def words_after_manage(command: str) -> list[str]:
-    """Return the command of `manage.py` and its arguments; empty for other commands and for a synopsis in brackets."""
+    """Return the command of `manage.py` or `redrive` and its arguments; empty for other commands and for a synopsis in brackets."""
     words = words_of(command)
     starts = [n for n, word in enumerate(words) if word.rpartition("/")[2] == "manage.py"]
+    starts = [0] if words[:1] == ["redrive"] else starts
     found = words[starts[0] + 1 :] if starts else []
     found = found[: found.index(">")] if ">" in found else found
     return [] if any(word.startswith("[-") for word in found) else found

@@ -12,6 +12,7 @@ from dashboard.web.quantities import in_seconds, plain
 from jobs_admin import policies
 from jobs_admin.core.policy import Backoff, Jitter, Match, Policy
 from jobs_admin.core.retry_times import Totals, totals
+from jobs_admin.installation import COMMAND
 from jobs_admin.models import PolicyVersion
 
 _TINY = 0.05  # of the time: what is less apart is the same
@@ -139,7 +140,7 @@ def fleet(running: Any, version: int) -> Fleet:
         if number != version and count
     ]
     limited_by_mode = [
-        f"{count:,} only {mode}, by REDRIVE_MODE or `manage.py drain`"
+        f"{count:,} only {mode}, by REDRIVE_MODE or `{COMMAND} drain`"
         for mode, count in running.held_back.items()
         if count
     ]

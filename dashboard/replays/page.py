@@ -22,6 +22,7 @@ from jobs_admin import replays
 from jobs_admin.core import query as language
 from jobs_admin.core import untrusted
 from jobs_admin.core.text import class_name
+from jobs_admin.installation import COMMAND
 from jobs_admin.models import Group, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import ENDED, SENDING, START, ItemState, ReplayState
@@ -268,7 +269,7 @@ def guard_off(found: SentWhileOff | None) -> str:
     if found.off.until is None:
         when, which = (
             f"The guard has been off since {since} {zone_name(found.off.since)}",
-            "are not reported. Switch it on: manage.py on",
+            f"are not reported. Switch it on: {COMMAND} on",
         )
     else:
         when = f"The guard was off from {since} to {clock(found.off.until, now)} {zone_name(found.off.until)}"

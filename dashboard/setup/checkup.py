@@ -26,6 +26,7 @@ from jobs_admin.db import audit_anchor
 from jobs_admin.desk import key_rotation
 from jobs_admin.fleet import heartbeats, worker_store
 from jobs_admin.ingest import uncaptured
+from jobs_admin.installation import COMMAND
 from jobs_admin.models import Channel, Failure, RefusedReports, Source, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
 from jobs_admin.notices import heartbeat
@@ -102,7 +103,7 @@ def check_database() -> Result:
                     "migrations",
                     HIGH,
                     "The database schema is older than the code.",
-                    "Run `python3 manage.py migrate`.",
+                    f"Run `{COMMAND} migrate`.",
                 )
             )
     except DatabaseError as error:
@@ -182,12 +183,10 @@ def _about_the_store(source: Adapter) -> list[Finding]:
 def _about_the_guard() -> list[Finding]:
     switch = liveness.guard_switch()
     if switch == "off":
-        return [
-            Finding("guard-off", HIGH, "The guard is off: no failures are recorded.", "Run `python3 manage.py on`.")
-        ]
+        return [Finding("guard-off", HIGH, "The guard is off: no failures are recorded.", f"Run `{COMMAND} on`.")]
     if switch == "drain":
-        text = "Workers only record (`manage.py drain`): retry policies are not applied."
-        return [Finding("guard-held", WARNING, text, "Run `python3 manage.py on`, unless Redrive is being removed.")]
+        text = f"Workers only record (`{COMMAND} drain`): retry policies are not applied."
+        return [Finding("guard-held", WARNING, text, f"Run `{COMMAND} on`, unless Redrive is being removed.")]
     return []
 
 
@@ -195,8 +194,8 @@ def check_watch(now: datetime) -> Result:
     found = []
     stale = liveness.find_stale(now)
     if stale is not None:
-        found.append(Finding("watch", HIGH, stale.text, "Start `python3 manage.py watch`, or check its log."))
-    fix = "Check the log of `watch`; run a second instance for ingest: `manage.py watch --only ingest`."
+        found.append(Finding("watch", HIGH, stale.text, f"Start `{COMMAND} watch`, or check its log."))
+    fix = f"Check the log of `watch`; run a second instance for ingest: `{COMMAND} watch --only ingest`."
     found += [Finding("ingest-lag", WARNING, text, fix) for text in liveness.late_sources(now).values()]
     for name, why in liveness.unjudged_rules().items():
         text = f"The rule “{name}” cannot be evaluated and fires no alerts: {why}"
@@ -270,17 +269,17 @@ def check_reading(source: str, now: datetime) -> tuple[str, list[Finding]]:
     stall = liveness.stalled_reader(known, now) if known is not None else None
     if stall is not None and known is not None and (known.pulled_at or known.why_not_pulled):
         text = f"Dead jobs have not been read since {dated(stall.since, now)} UTC: {stall.why.rstrip('.')}."
-        fix = "New failures are missing. Fix the cause above, or check the log of `manage.py watch`."
+        fix = "New failures are missing. Fix the cause above, or check the log of `watch`."
         return "not read", [Finding("not-read", HIGH, text, fix)]
     if known is None or known.pulled_at is None:
         text = "Dead jobs have not been read completely yet."
         return "not read yet", [
-            Finding("not-read-yet", WARNING, text, "Check that `manage.py watch` is running, then run `doctor` again.")
+            Finding("not-read-yet", WARNING, text, "Check that `watch` is running, then run `doctor` again.")
         ]
     age = now - known.pulled_at
     if age > READ_WITHIN:
         text = f"Dead jobs were last read at {dated(known.pulled_at, now)} UTC."
-        return "read long ago", [Finding("read-late", WARNING, text, "Check that `manage.py watch` is running.")]
+        return "read long ago", [Finding("read-late", WARNING, text, "Check that `watch` is running.")]
     return f"read {max(0, age.total_seconds()):.0f} s ago", []
 
 
@@ -297,7 +296,7 @@ def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Findi
                 "workers-unknown",
                 WARNING,
                 f"Unknown whether {len(silent)} of the workers report here: reports are not being filed.",
-                "Start `manage.py watch`, then run `doctor` again.",
+                f"Start `{COMMAND} watch`, then run `doctor` again.",
             )
         )
     elif silent:
@@ -442,8 +441,8 @@ def _about_signing(source: str, now: datetime) -> list[Finding]:
             "refused."
         )
         fix = (
-            f"Set an active key of {source} for them and restart them. `manage.py source-key list` lists keys, "
-            f"`manage.py source-key create {source}` creates one."
+            f"Set an active key of {source} for them and restart them. `{COMMAND} source-key list` lists keys, "
+            f"`{COMMAND} source-key create {source}` creates one."
         )
         found.append(Finding("workers-key", HIGH, text, fix))
     return found
@@ -483,7 +482,7 @@ def _about_guards(source: str, now: datetime) -> list[Finding]:
             INFO,
             f"{count} of the workers have a guard of another version ({', '.join(others[:5])}) than Redrive "
             f"({VERSION}).",
-            "The previous and the next version are compatible. `manage.py worker-wheel` builds the version of this "
+            f"The previous and the next version are compatible. `{COMMAND} worker-wheel` builds the version of this "
             "desk.",
         )
     ]
@@ -504,7 +503,7 @@ def _about_store_users(source: str, now: datetime) -> list[Finding]:
         f"{count} of the workers connect to the store as {', '.join(wide[:5])}, a user that may write for every source."
     )
     fix = (
-        f"Limit them to their source: `manage.py worker-acl {source} --apply` creates a user for them (docs/trust.md)."
+        f"Limit them to their source: `{COMMAND} worker-acl {source} --apply` creates a user for them (docs/trust.md)."
     )
     return [Finding("store-user", INFO, text, fix)]
 
@@ -557,7 +556,7 @@ def check_payload_keys(now: datetime) -> Result:
             key = "their key" if use.id == key_rotation.UNKNOWN else f"key {use.id}"
             text = f"{key_rotation.in_words(use.rows)} cannot be decrypted: {key} is not in REDRIVE_PAYLOAD_KEYS."
             fix = (
-                "Add that key again after the first, and restart watch and web. `manage.py rotate-keys --status` "
+                f"Add that key again after the first, and restart watch and web. `{COMMAND} rotate-keys --status` "
                 "lists keys by ID."
             )
             found.append(Finding("key-missing", HIGH, text, fix))
@@ -566,7 +565,7 @@ def check_payload_keys(now: datetime) -> Result:
             named = key_rotation.names(use.workers)
             text = f"Workers report that they encrypt for {which}, not in REDRIVE_PAYLOAD_KEYS: {named}. Heartbeats are not signed."
             fix = (
-                "Set the key printed by `manage.py public_key` for them, or add that key again: their reports are "
+                f"Set the key printed by `{COMMAND} public_key` for them, or add that key again: their reports are "
                 "stored raw until then."
             )
             found.append(Finding("key-missing-workers", WARNING, text, fix))
@@ -574,11 +573,11 @@ def check_payload_keys(now: datetime) -> Result:
         why, reported = rotation.must_stay(use), rotation.reported(use)
         if why:
             text = f"The old key {use.id} is still needed: {' '.join([*why, *reported])}"
-            found.append(Finding("key-old", INFO, text, "`watch` re-encrypts; `manage.py rotate-keys` shows how far."))
+            found.append(Finding("key-old", INFO, text, f"`watch` re-encrypts; `{COMMAND} rotate-keys` shows how far."))
         elif reported:
             text = f"Only workers need the old key {use.id}: {' '.join(reported)} {key_rotation.OVERRULE}"
             fix = (
-                "Set the key printed by `manage.py public_key` (REDRIVE_PUBLIC_KEY) for workers that encrypt for "
+                f"Set the key printed by `{COMMAND} public_key` (REDRIVE_PUBLIC_KEY) for workers that encrypt for "
                 "the old one."
             )
             found.append(Finding("key-old-workers", INFO, text, fix))

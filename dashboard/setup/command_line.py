@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dashboard.setup import environment
 from dashboard.setup.environment import Misconfigured
+from jobs_admin.installation import COMMAND
 from jobs_admin.worker.versions import VERSION
 
 OURS = {
@@ -129,7 +130,7 @@ def listing() -> str:
     from django.core.management import find_commands
 
     found = {name for part in _DJANGO for name in find_commands(str(Path(django.__file__).parent / part))}
-    lines = ["Redrive's commands (details: `python3 manage.py COMMAND --help`):", ""]
+    lines = [f"Redrive's commands (details: `{COMMAND} COMMAND --help`):", ""]
     lines += [f"  {name:<18}{what}" for name, what in OURS.items()]
     lines += ["", "Django's:", "", "  " + ", ".join(sorted(found - OURS.keys())), ""]
     return "\n".join(lines)
@@ -158,7 +159,7 @@ def refuse_newer_schema() -> None:
 def _no_desk(folder: Path) -> str:
     here = environment.default_data_folder().parent
     where = folder.relative_to(here) if folder.is_relative_to(here) else folder
-    return f"No desk in {where} yet: run `python3 manage.py up`, or set REDRIVE_DATA to the folder of a desk."
+    return f"No desk in {where} yet: run `{COMMAND} up`, or set REDRIVE_DATA to the folder of a desk."
 
 
 def _about(error: Exception) -> str:
@@ -167,7 +168,7 @@ def _about(error: Exception) -> str:
     text = str(error)
     if "no such table" in text or ("does not exist" in text and "relation" in text):
         if environment.get("DATABASE_URL"):
-            return "The database of DATABASE_URL has no tables yet: run `python3 manage.py up` or `migrate`."
+            return f"The database of DATABASE_URL has no tables yet: run `{COMMAND} up` or `migrate`."
         return _no_desk(environment.data_folder())
     name = "DATABASE_URL" if environment.get("DATABASE_URL") else "The database"
     return f"{name} cannot be used ({about_database(error)}). Check that the database is running."

@@ -16,14 +16,13 @@ import re
 import secrets
 from collections.abc import Collection, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from jobs_admin.core import desk_settings, service_url
-
-ROOT = Path(__file__).resolve().parents[2]
-IS_CHECKOUT = (ROOT / "manage.py").is_file()  # else Redrive is installed, and ROOT is the folder of all packages
+from jobs_admin.installation import IS_CHECKOUT, ROOT
 
 
 class Misconfigured(SystemExit):
@@ -163,6 +162,11 @@ def database(url: str) -> dict[str, object]:
         # A socket's folder cannot stand before the path: libpq takes `?host=/run/postgresql`.
         host = options.pop("host", "") or unquote(parts.hostname or "")
         _refuse(options, _LIBPQ)
+        if find_spec("psycopg") is None:
+            raise Misconfigured(
+                "DATABASE_URL is a PostgreSQL database, and psycopg is not installed: run "
+                "`pip install 'redrive[postgres]'`. Nothing was started."
+            )
         if not parts.path[1:] and "service" not in options:
             raise Misconfigured("DATABASE_URL names no database: write postgresql://…/name. Nothing was started.")
         return {

@@ -16,7 +16,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NoReturn
 
 from django.conf import settings
@@ -24,6 +23,7 @@ from django.db import connections
 
 from jobs_admin import config
 from jobs_admin.core.child_process import die_with_parent
+from jobs_admin.installation import ROOT
 
 _MOST_FILES = 65_536
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of malloc.h
@@ -99,7 +99,7 @@ def _run(
         with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:  # as `ps` and `top` show it
             file.write(name)
         os.environ.update(environment)
-        os.chdir(Path(__file__).resolve().parents[2])
+        os.chdir(ROOT)
         _use_one_heap()
         read_settings()
         run()

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from dashboard.setup.engine import die_with_parent
 from dashboard.setup.forks import Fork
+from jobs_admin.installation import ROOT
 
 LOG_BYTES = 5 * 1024 * 1024  # a log and the one before it: at most twice this per process
 TURN_S = 0.1
@@ -124,7 +125,7 @@ class Supervisor:
             return Fork(child.name, child.command, child.environment, child.pass_fds)
         return subprocess.Popen(
             child.command,
-            cwd=Path(__file__).resolve().parents[2],
+            cwd=ROOT,
             env={**_inherited(), **child.environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -8,14 +8,14 @@ from dashboard.web.figures import ago, clock, duration, number, percent
 from dashboard.web.links import is_web, url_of
 from dashboard.web.moments import in_zone, zone_id, zone_name
 from dashboard.web.pictures import icon, share, sparkline, state
-from dashboard.web.shell import cached, guard_state, shell, stale_state, toasts
+from dashboard.web.shell import cached, command, guard_state, shell, stale_state, toasts
 from dashboard.web.text import dotted, visible, visible_text, with_code
 
 register = template.Library()
 
 for shown in (ago, clock, duration, in_zone, number, percent, dotted, visible, visible_text, with_code, is_web, url_of):
     register.filter(shown)
-for drawn in (zone_id, zone_name, icon, state, sparkline, share, cached, guard_state, stale_state):
+for drawn in (zone_id, zone_name, icon, state, sparkline, share, cached, command, guard_state, stale_state):
     register.simple_tag(drawn)
 for about_the_asker in (shell, toasts):
     register.simple_tag(about_the_asker, takes_context=True)

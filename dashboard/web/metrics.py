@@ -207,7 +207,7 @@ def _of_the_store(viewer: Viewer, now: datetime) -> Iterator[Metric]:
     )
     yield _gauge(
         "redrive_watch_step_age_seconds",
-        "Time since the last completed round of a step of `manage.py watch`.",
+        "Time since the last completed round of a step of `watch`.",
         [({"step": name}, _since(at, now)) for name, at in sorted(steps.items())],
     )
     yield _gauge("redrive_unfiled_reports", "Reports that could not be filed.", [({}, desk_state.unfiled(viewer))])

@@ -11,6 +11,7 @@ from dashboard.web.links import url_of
 from dashboard.web.templates import render_to_string
 from dashboard.web.toasts import toasts as messages_of
 from jobs_admin import config
+from jobs_admin.installation import COMMAND
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, viewer_of
 from jobs_admin.queues import liveness
 
@@ -111,6 +112,11 @@ def stale_state() -> liveness.Stale | None:
 def guard_state() -> str:
     """Return the state of the guard switch: `on`, `off` or `drain`."""
     return liveness.current_state().guard
+
+
+def command() -> str:
+    """Return the start of a command line, such as `redrive`."""
+    return COMMAND
 
 
 def toasts(context):

@@ -17,6 +17,7 @@ suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 include_patterns = [
     "README.md",
     "SECURITY.md",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs/**/*.md",
     "docs/*.md",

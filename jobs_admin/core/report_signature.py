@@ -43,13 +43,13 @@ class SigningKey:
         """Return the key in `redrive.SOURCE.ID.SECRET`. Raises BadSourceKey."""
         prefix, source, key_id, secret = (text.strip().split(".") + [""] * 4)[:4]
         if prefix != _PREFIX or not valid_source(source) or not _ID.fullmatch(key_id) or text.count(".") != 3:
-            raise BadSourceKey("not a key printed by `manage.py source-key create`")
+            raise BadSourceKey("not a key printed by Redrive's command source-key create")
         try:
             found = base64.b64decode(f"{secret}=", altchars=b"-_", validate=True)
         except binascii.Error:
             found = b""
         if len(found) != SECRET_BYTES:
-            raise BadSourceKey("not a complete key printed by `manage.py source-key create`")
+            raise BadSourceKey("not a complete key printed by Redrive's command source-key create")
         return cls(source, key_id, found)
 
     def __str__(self) -> str:

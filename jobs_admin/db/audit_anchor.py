@@ -22,6 +22,7 @@ from django.db import transaction
 from jobs_admin import config
 from jobs_admin.core import keys, untrusted
 from jobs_admin.db import audit
+from jobs_admin.installation import COMMAND
 from jobs_admin.models import AuditEvent, DepthSample
 from jobs_admin.models.access import Viewer
 
@@ -213,7 +214,7 @@ def end_finding() -> Finding | None:
     return Finding(_gap_text(gap), _ACCEPT, gap.anchor.at) if gap else None
 
 
-_ACCEPT = "If you know why, accept the current end: `python3 manage.py audit accept --reason …`."
+_ACCEPT = f"If you know why, accept the current end: `{COMMAND} audit accept --reason …`."
 
 
 def _gap_text(gap: Missing) -> str:

@@ -12,13 +12,12 @@ import select
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
-PIPE_BYTES = 1 << 20  # what everybody may have on Linux
+from jobs_admin.installation import ROOT
 
-_ROOT = Path(__file__).resolve().parents[2]
+PIPE_BYTES = 1 << 20  # what everybody may have on Linux
 
 
 class OpenerGone(Exception):
@@ -32,7 +31,7 @@ class Opener:
         """Start the process with an empty first request, and return at once. `keys` are those of REDRIVE_PAYLOAD_KEYS."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "jobs_admin.db.opening"],
-            cwd=_ROOT,
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pipesize=PIPE_BYTES,

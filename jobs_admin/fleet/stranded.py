@@ -23,6 +23,7 @@ from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import authorize
 from jobs_admin.fleet import worker_store
+from jobs_admin.installation import COMMAND
 from jobs_admin.models import Failure, PolicyVersion, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.failure import FailureState
@@ -74,7 +75,7 @@ class Stranded:
         """Suggested action."""
         parts = []
         if self.tags:
-            parts.append("Wait, or return the jobs now: on the queue’s page, or with manage.py workers return.")
+            parts.append(f"Wait, or return the jobs now: on the queue’s page, or with {COMMAND} workers return.")
         if self.lost:
             parts.append("Publish a policy with file_lost: such jobs are then filed and can be replayed.")
         return " ".join(parts)

@@ -19,7 +19,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from jobs_admin.installation import ROOT
+
 HOME = "clients/node"  # of the repository
 INSTALLED_HOME = Path(__file__).with_name("node_agent")  # of an installed Redrive, with the license
 

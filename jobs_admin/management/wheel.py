@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from jobs_admin.installation import ROOT
 from jobs_admin.worker.versions import LATEST, OLDEST, OLDEST_PYTHON, OLDEST_REDIS_PY, VERSION
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("jobs_admin/core", "jobs_admin/worker")
 KINDS = {".py", ".lua"}  # of files; whatever else lies there is none of the package's
 

@@ -15,6 +15,7 @@ from jobs_admin import config
 from jobs_admin.core import keys, untrusted
 from jobs_admin.core.time_text import clock
 from jobs_admin.db import audit_anchor
+from jobs_admin.installation import COMMAND
 from jobs_admin.models import AuditEvent, RefusedReports, Source
 
 _MOST_LISTED = 50  # findings, and rules that cannot be judged
@@ -49,7 +50,7 @@ class Stale:
     text: str
     since: datetime | None  # None: never seen alive
     steps: tuple[str, ...] = ()  # those that are late
-    next: str = "Start `manage.py watch`, or check its log. No data is lost in the meantime."
+    next: str = f"Start `{COMMAND} watch`, or check its log. No data is lost in the meantime."
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ def find_stale(now: datetime | None = None) -> Stale | None:
 def _find_late(ended: dict[str, datetime], now: datetime) -> Stale | None:
     late = {name: at for name, at in ended.items() if (now - at).total_seconds() > LATE_AFTER_S}
     if not ended:
-        return Stale("Not watching: `manage.py watch` has not run yet.", None)
+        return Stale("Not watching: `watch` has not run yet.", None)
     if not late:
         return None
     since = min(late.values())

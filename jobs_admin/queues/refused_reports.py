@@ -15,6 +15,7 @@ from jobs_admin import config, trust
 from jobs_admin.core.time_text import clock
 from jobs_admin.fleet import heartbeats
 from jobs_admin.fleet.heartbeats import WorkerReport
+from jobs_admin.installation import COMMAND
 from jobs_admin.models import RefusedReports
 from jobs_admin.queues import liveness
 from jobs_admin.trust import Cause, Trust
@@ -113,8 +114,8 @@ def _count_text(some: tuple[WorkerReport, ...], workers: list[WorkerReport]) -> 
 def fix(source: str, known: Trust, now: datetime, *, needs_key: bool) -> str:
     """Return what ends the refusals, as a part of a sentence. `needs_key`: its workers do not sign at all."""
     if not needs_key:
-        return f"give its workers an active key (`manage.py source-key list` or `manage.py source-key create {source}`)"
-    key = f"give its workers a key (`manage.py source-key create {source}`)"
+        return f"give its workers an active key (`{COMMAND} source-key list` or `{COMMAND} source-key create {source}`)"
+    key = f"give its workers a key (`{COMMAND} source-key create {source}`)"
     if not known.must_sign(source, now):
-        key += " or accept unsigned reports (`manage.py unsigned-reports --until DATE`)"
-    return f"{key}, then file the refused reports (`manage.py sources file {source}`)"
+        key += f" or accept unsigned reports (`{COMMAND} unsigned-reports --until DATE`)"
+    return f"{key}, then file the refused reports (`{COMMAND} sources file {source}`)"

@@ -236,7 +236,7 @@ def _audit_guard_switch() -> None:
     with transaction.atomic():
         before = liveness.recorded_guard_switch()  # the command records a switch in a transaction, too
         if before != switch:
-            reason = "Switched directly in the store, not by manage.py. Noticed by watch."
+            reason = "Switched directly in the store, not by a command. Noticed by watch."
             audit.record(ENGINE, f"guard.{switch}", "guard", before=before, after=switch, reason=reason)
 
 

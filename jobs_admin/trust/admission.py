@@ -23,6 +23,7 @@ from jobs_admin.core.time_text import dated
 from jobs_admin.db import audit, totals
 from jobs_admin.db.authorizing import authorize
 from jobs_admin.db.totals import Counted
+from jobs_admin.installation import COMMAND
 from jobs_admin.models import RefusedReports, Source, Unfiled, UnsignedReports
 from jobs_admin.models.access import ADMIN, ENGINE, EVERY_SOURCE, Viewer
 from jobs_admin.sources.base import Finding
@@ -160,7 +161,9 @@ def _count(source: str, cause: Cause, why: str, refused: int, dropped: int, now:
         totals.add({Counted(totals.REFUSED, "" if cause == Cause.UNKNOWN else source, cause.value): refused})
     if is_first and cause != Cause.UNFILED:
         log.warning(
-            "Reports of source %s are refused: %s. `manage.py doctor` says what to do.", source or "(unknown ones)", why
+            f"Reports of source %s are refused: %s. `{COMMAND} doctor` says what to do.",
+            source or "(unknown ones)",
+            why,
         )
 
 
@@ -417,8 +420,8 @@ def findings(state: State, now: datetime) -> list[Finding]:
             f"Unsigned reports are refused from {dated(state.unsigned_until, now)} UTC."
         )
         fix = (
-            "Give the workers a key (`manage.py source-key create SOURCE`), or extend the time "
-            "(`manage.py unsigned-reports --until DATE`)."
+            f"Give the workers a key (`{COMMAND} source-key create SOURCE`), or extend the time "
+            f"(`{COMMAND} unsigned-reports --until DATE`)."
         )
         severity = "warning" if state.unsigned_until - now < _SOON else "info"
         found.append(Finding("unsigned", severity, text, fix))
@@ -436,11 +439,11 @@ def _about_refused(one: Refusals, now: datetime) -> Finding:
     )
     if one.cause == Cause.UNSIGNED:
         fix = (
-            f"Give the workers a key (`manage.py source-key create {one.source}`), then file the reports "
-            f"(`manage.py sources file {one.source}`)."
+            f"Give the workers a key (`{COMMAND} source-key create {one.source}`), then file the reports "
+            f"(`{COMMAND} sources file {one.source}`)."
         )
     else:
-        fix = "Check that the workers have a key in force (`manage.py source-key list`). Reports with a wrong signature are never filed."
+        fix = f"Check that the workers have a key in force (`{COMMAND} source-key list`). Reports with a wrong signature are never filed."
     return Finding("refused", "high", text, fix)
 
 
@@ -465,4 +468,4 @@ def _about_waiting(state: State) -> Finding:
     text = f"{count:,} source{' is' if count == 1 else 's are'} waiting to be accepted{f': {names}' if names else ''}."
     if state.beyond:
         text += f" {state.beyond:,} reports of further unknown sources were dropped."
-    return Finding("unknown-sources", "warning", text, "Accept or discard them: `manage.py sources accept NAME`.")
+    return Finding("unknown-sources", "warning", text, f"Accept or discard them: `{COMMAND} sources accept NAME`.")

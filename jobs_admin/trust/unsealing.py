@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from jobs_admin import config
 from jobs_admin.core.envelope import UNOPENABLE, Envelope, Unreadable
+from jobs_admin.installation import COMMAND
 from jobs_admin.worker.sealing import INFO, KEY_BYTES, NONCE, key_id
 
 _OF_THE_DESK = b"redrive report key 1"
@@ -62,7 +63,7 @@ def opened(envelope: Envelope) -> Envelope:
     if key is None:
         raise Unreadable(
             f"{UNOPENABLE}for key {envelope.sealed}, which belongs to none of REDRIVE_PAYLOAD_KEYS. Put back the key of that "
-            "public key, and the report is filed. Then give workers the key that `manage.py public_key` prints now."
+            f"public key, and the report is filed. Then give workers the key that `{COMMAND} public_key` prints now."
         )
     try:
         return replace(envelope, raw=ChaCha20Poly1305(key).decrypt(NONCE, envelope.raw[KEY_BYTES:], INFO), sealed="")

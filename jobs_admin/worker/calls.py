@@ -248,7 +248,7 @@ def _refusal(url: str, error: Exception) -> str:
     if not source:
         return f"Redrive's store refuses user {user} ({text}): check REDRIVE_REDIS_URL and what the user may do"
     return (
-        f"Redrive's store refuses user {user} for source {source} ({text}): run manage.py worker-acl {source} --apply, and set the "
+        f"Redrive's store refuses user {user} for source {source} ({text}): run Redrive's command worker-acl {source} --apply, and set the "
         "REDRIVE_REDIS_URL that --new-password prints where the password changed"
     )
 

@@ -59,7 +59,7 @@ def sealer(public_key: str) -> Seal:
         public = _bytes_of(public_key)
         desk = X25519PublicKey.from_public_bytes(public)
     except ValueError as error:
-        raise BadPublicKey(f"{VARIABLE} is not a key as `manage.py public_key` prints it") from error
+        raise BadPublicKey(f"{VARIABLE} is not a key as Redrive's command public_key prints it") from error
     name = key_id(public)
 
     def seal(envelope: Envelope) -> Envelope:

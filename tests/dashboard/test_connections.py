@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from dashboard.setup import connections, environment
 from dashboard.setup.engine import Engine, free_port
 from dashboard.setup.environment import Misconfigured
 from jobs_admin.config import SourceConfig
+from jobs_admin.sources.base import SourceRefused
+from jobs_admin.sources.jobs_table.sql import open_database
 
 CLOSED_PORT = "127.0.0.1:1"
 
@@ -101,6 +105,14 @@ def test_what_follows_the_name_of_a_postgresql_database_holds():
 def test_a_database_url_that_cannot_be_meant_is_refused_in_one_sentence(url, text):
     with pytest.raises(Misconfigured, match=text):
         environment.database(url)
+
+
+def test_a_postgresql_url_without_its_driver_names_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # Python's own word for a module that is not there
+    with pytest.raises(Misconfigured, match=r"psycopg is not installed: run `pip install 'redrive\[postgres\]'`"):
+        environment.database("postgresql://u@db/redrive")
+    with pytest.raises(SourceRefused, match=r"Source shop: psycopg is not installed"):
+        open_database("shop", "postgresql://u@db/shop")
 
 
 def test_a_source_that_only_tests_have_is_refused(settings, tmp_path):

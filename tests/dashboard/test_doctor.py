@@ -204,7 +204,7 @@ def make_watch_late(store):
 
 def forget_watch(store):
     store.delete(keys.steps())
-    return "`manage.py watch` has not run yet"
+    return "`watch` has not run yet"
 
 
 @pytest.fixture

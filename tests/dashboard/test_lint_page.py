@@ -120,7 +120,7 @@ def test_a_rule_that_is_broken_in_many_places_is_cut_and_counted(ann, fleet):
     many = [Task(f"t{n:03}", "q", max_retries=9, calls=FIXED.calls) for n in range(300)]
     fleet(*many)
     text = text_of(ann.get("/policies/lint/"))
-    assert "and 275 more places" in text and "and 100 more: manage.py policies lint --json lists all" in text
+    assert "and 275 more places" in text and "and 100 more: python3 manage.py policies lint --json lists all" in text
 
 
 def test_findings_of_sources_out_of_sight_are_not_shown(vera, fleet):

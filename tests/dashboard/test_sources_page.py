@@ -184,7 +184,7 @@ def test_doctor_names_workers_that_do_not_sign_or_with_a_key_that_is_over(watche
     assert (
         "although the source has a key" not in unsigned.text and "Reports of these workers are refused" in unsigned.text
     )
-    assert "`manage.py source-key create shop`" in unsigned.fix and "unsigned-reports --until" in unsigned.fix
+    assert "`python3 manage.py source-key create shop`" in unsigned.fix and "unsigned-reports --until" in unsigned.fix
 
 
 def test_doctor_shows_nothing_of_keys_while_unsigned_reports_are_accepted_and_the_source_has_none(watched):

@@ -83,7 +83,7 @@ def test_a_search_of_groups_needs_no_quotes(names, capsys):
 def test_groups_are_resolved_muted_assigned_and_all_is_undone(names, django_user_model):
     django_user_model.objects.create_user("ann")
     done = run("groups", "resolve", *names[:2], "--reason", "fixed in 2026.11")
-    assert done.startswith("2 groups resolved.\nUndo: manage.py groups undo ")
+    assert done.startswith("2 groups resolved.\nUndo: python3 manage.py groups undo ")
     assert [g.state for g in Group.objects.order_by("pk")] == ["resolved", "resolved", "new"]
     event = AuditEvent.objects.filter(act="group.change").first()
     assert event.actor.endswith("(terminal)") and event.reason == "fixed in 2026.11"
@@ -147,7 +147,7 @@ def test_an_alert_is_acknowledged_alone_or_with_its_notification_and_that_is_und
     other = create_alert(alert.rule, subject="sms", told_with=alert)
     number = str(alert.pk)
     done = run("alerts", "acknowledge", number, "--only-this", "--comment", "mine")
-    assert done == f"#{number} is acknowledged.\nUndo: manage.py alerts unacknowledge {number}\n"
+    assert done == f"#{number} is acknowledged.\nUndo: python3 manage.py alerts unacknowledge {number}\n"
     other.refresh_from_db()
     assert other.state == "firing" and AuditEvent.objects.get(act="alert.acknowledge").reason == "mine"
     with pytest.raises(CommandError, match=r"Already acknowledged by .* \(terminal\) at .*Nothing was changed"):

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.django_db
 
 SENTENCE = (
     "Reports of shop are refused, so job outcomes are unknown (1 of 2 workers does not sign them, and unsigned "
-    "reports are not accepted since 20 Nov 2025 10:00 UTC): give its workers a key (`manage.py source-key create shop`) or "
-    "accept unsigned reports (`manage.py unsigned-reports --until DATE`), then file the refused reports (`manage.py "
+    "reports are not accepted since 20 Nov 2025 10:00 UTC): give its workers a key (`python3 manage.py source-key create shop`) or "
+    "accept unsigned reports (`python3 manage.py unsigned-reports --until DATE`), then file the refused reports (`python3 manage.py "
     "sources file "
     "shop`)."
 )

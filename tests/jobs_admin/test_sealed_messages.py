@@ -134,7 +134,7 @@ def test_a_worker_that_cannot_seal_sends_nothing_in_clear(engine, store):
     broker = engine.url.removesuffix("/0") + "/1"
     worker = RealWorker(broker, engine.url, environment={"REDRIVE_PUBLIC_KEY": "no key"}).start()
     try:
-        assert "REDRIVE_PUBLIC_KEY is not a key as `manage.py public_key` prints it" in worker.text()
+        assert "REDRIVE_PUBLIC_KEY is not a key as Redrive's command public_key prints it" in worker.text()
         worker.send("fail", SECRET)
         worker.wait(lambda: "raised unexpected" in worker.text(), what="the failure")
     finally:

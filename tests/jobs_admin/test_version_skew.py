@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import shutil
+import subprocess
 import sys
+import tarfile
 import zipfile
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -142,25 +146,48 @@ OLDER = {
 }
 
 
+# The release before this one. Until there is one, a commit: its guard is as old as any that is in use.
+PREVIOUS = "f008d96369b90593fb85b23efff301f702620c40"
+
+
+def build_changed(changes: dict[str, dict[str, str]], folder: Path) -> Path:
+    """Return the wheel of a copy of the guard that was changed so."""
+    copy = folder / "other"
+    for part in (*wheel.PACKAGES, "LICENSE", "jobs_admin/__init__.py"):
+        there = copy / part
+        there.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (ROOT / part).is_dir() else shutil.copyfile)(ROOT / part, there)
+    for name, texts in changes.items():
+        code = (copy / name).read_text()
+        for before, after in texts.items():
+            assert before in code, f"{name} does not say {before!r} any more"
+            code = code.replace(before, after)
+        (copy / name).write_text(code)
+    return wheel.build(folder, copy).path
+
+
+def build_previous(folder: Path) -> Path:
+    """Return the wheel that the source of PREVIOUS builds."""
+    git = ["git", "-C", str(ROOT)]
+    if subprocess.run([*git, "cat-file", "-e", f"{PREVIOUS}^{{commit}}"], capture_output=True, check=False).returncode:
+        pytest.skip(f"This clone has no commit {PREVIOUS[:12]}: `git fetch --unshallow` gets it")
+    export = subprocess.run([*git, "archive", PREVIOUS], capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(export)) as archive:
+        archive.extractall(folder / "previous", filter="data")
+    command = [sys.executable, "-E", "-S", str(folder / "previous/manage.py"), "worker-wheel", str(folder / "dist")]
+    subprocess.run(command, check=True, capture_output=True)
+    (built,) = (folder / "dist").glob("*.whl")
+    return built
+
+
 @pytest.fixture
 def start(tmp_path):
-    """A worker with the wheel of a copy of the guard that was changed so."""
+    """A worker with the guard that `build` packs into a folder."""
     started = []
 
-    def start_one(changes, broker_url, store_url) -> RealWorker:
-        copy = tmp_path / "other"
-        for part in (*wheel.PACKAGES, "LICENSE", "jobs_admin/__init__.py"):
-            there = copy / part
-            there.parent.mkdir(parents=True, exist_ok=True)
-            (shutil.copytree if (ROOT / part).is_dir() else shutil.copyfile)(ROOT / part, there)
-        for name, texts in changes.items():
-            code = (copy / name).read_text()
-            for before, after in texts.items():
-                assert before in code, f"{name} does not say {before!r} any more"
-                code = code.replace(before, after)
-            (copy / name).write_text(code)
+    def start_one(build, broker_url, store_url) -> RealWorker:
         home = tmp_path / "home"
-        with zipfile.ZipFile(wheel.build(tmp_path, copy).path) as archive:
+        with zipfile.ZipFile(build(tmp_path)) as archive:
             archive.extractall(home)
         (home / "tests/kit").mkdir(parents=True)
         shutil.copyfile(ROOT / "tests/kit/celery.py", home / "tests/kit/celery.py")
@@ -176,9 +203,17 @@ def start(tmp_path):
 
 @pytest.mark.server
 @pytest.mark.django_db
-@pytest.mark.parametrize(("changes", "version"), [(NEWER, "9.0.0"), (OLDER, "0.0.9")], ids=["newer", "older"])
-def test_jobs_of_another_guard_are_filed_and_its_worker_is_shown(start, store, engine, changes, version):
-    worker = start(changes, engine.url.removesuffix("/0") + "/1", engine.url)
+@pytest.mark.parametrize(
+    ("build", "version"),
+    [
+        (partial(build_changed, NEWER), "9.0.0"),
+        (partial(build_changed, OLDER), "0.0.9"),
+        (build_previous, "0.1.0"),
+    ],
+    ids=["newer", "older", "previous"],
+)
+def test_jobs_of_another_guard_are_filed_and_its_worker_is_shown(start, store, engine, build, version):
+    worker = start(build, engine.url.removesuffix("/0") + "/1", engine.url)
     job = worker.send("fail", "it failed", queue="emails")
 
     def is_filed() -> bool:
@@ -197,7 +232,7 @@ def test_jobs_of_another_guard_are_filed_and_its_worker_is_shown(start, store, e
 def test_a_policy_an_older_guard_only_partly_knows_only_observes_there(start, store, engine):
     limited = policy("limited", "try", rate_limit={"max": 100, "per_s": 1})
     published(engine.url, limited)
-    worker = start(OLDER, engine.url.removesuffix("/0") + "/1", engine.url)
+    worker = start(partial(build_changed, OLDER), engine.url.removesuffix("/0") + "/1", engine.url)
     heartbeat = worker.wait(
         lambda: (beats := running(engine.url)) and beats[0]["refused"] and beats[0], what="its word"
     )

@@ -30,19 +30,27 @@ SILENT = (
 )
 
 
-class Desk:
-    """A running `up`. `lines` is what it said; `url` where its pages are, once it is ready."""
+def environment_of_a_user() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
 
-    def __init__(self, data: Path, *arguments: str, **environment: str) -> None:
+
+class Desk:
+    """A running `up`. `lines` is what it said; `url` where its pages are, once it is ready.
+
+    `redrive` is the command of an installed Redrive: it runs beside `data`, its default.
+    """
+
+    def __init__(self, data: Path, *arguments: str, redrive: Path | None = None, **environment: str) -> None:
         self.data = data
         self.began = time.monotonic()
-        variables = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
+        ours = [sys.executable, str(ROOT / "manage.py"), "up", "--data", str(data)]
+        command = [str(redrive), "up"] if redrive else ours
         self.output = data.with_name(f"{data.name}.{next(_numbers)}.out")
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "manage.py"), "up", "--data", str(data), *_port(arguments), *arguments],
+                [*command, *_port(arguments), *arguments],
                 cwd=data.parent,
-                env={**variables, MARK: str(data), **environment},
+                env={**environment_of_a_user(), MARK: str(data), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -76,8 +76,8 @@ def _forget_old(name: str) -> None:
 def _fill(folder: Path, lock: Path, packed: Path, apps: list[str | Path]) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
     python = folder / "env/bin/python"
-    _install(python, lock.name, "--require-hashes", "--only-binary", ":all:", "-r", lock)
-    _install(python, packed.name, "--no-deps", "--no-index", packed)
+    install(python, lock.name, "--require-hashes", "--only-binary", ":all:", "-r", lock)
+    install(python, packed.name, "--no-deps", "--no-index", packed)
     # The app alone, and nothing of the checkout: the guard that it finds is the wheel's.
     for app in apps:
         copy = folder / "home" / app
@@ -99,7 +99,7 @@ def pip(python: Path) -> list[str | Path]:
     return [python, "-m", "pip"]
 
 
-def _install(python: Path, what: str, *arguments: str | Path) -> None:
+def install(python: Path, what: str, *arguments: str | Path) -> None:
     command = [*pip(python), "install", "--quiet", "--no-input", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:

@@ -15,6 +15,7 @@ from dashboard.web.figures import duration
 from jobs_admin import alerts
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable, terminal_line, whole_number
+from jobs_admin.installation import COMMAND
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import ActCommand, moment, parse_number, table
 from jobs_admin.models import Alert, AlertEvent
@@ -126,7 +127,7 @@ class Command(ActCommand):
         left = f" {more} resolved in the meantime." if done.others else ""
         self._write(f"{numbers} {'is' if len(done.changed) == 1 else 'are'} {state}.{left}")
         if state == "acknowledged":
-            self._write(f"Undo: manage.py alerts unacknowledge {done.alert.pk}")
+            self._write(f"Undo: {COMMAND} alerts unacknowledge {done.alert.pk}")
 
     def _write(self, line: str) -> None:
         self.stdout.write(terminal_line(line, 500))

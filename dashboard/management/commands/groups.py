@@ -19,6 +19,7 @@ from jobs_admin import config, failures
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable, terminal_line
 from jobs_admin.groups import LARGEST_PAGE, PAGE, group_changes
+from jobs_admin.installation import COMMAND
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import ActCommand, moment, parse_length, parse_time, table
 
@@ -171,7 +172,7 @@ class Command(ActCommand):
         missing = f"; {_count(done.missing)} not found" if done.missing else ""
         self.stdout.write(f"{_count(len(done.fingerprints))} {_DONE[act]}{same}{missing}.")
         if done.receipt:
-            self.stdout.write(f"Undo: manage.py groups undo {done.receipt}")
+            self.stdout.write(f"Undo: {COMMAND} groups undo {done.receipt}")
 
     def _undo(self, *, receipt: str, json: bool, **_: Any) -> None:
         done = group_changes.undo(terminal.viewer(), receipt)

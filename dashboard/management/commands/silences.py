@@ -13,6 +13,7 @@ from dashboard.web.api import shapes
 from jobs_admin import alerts
 from jobs_admin.alerts import silencing
 from jobs_admin.core.text import representable, terminal_line
+from jobs_admin.installation import COMMAND
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import ActCommand, moment, parse_length, parse_number, parse_time, table
 from jobs_admin.models import Silence
@@ -83,7 +84,7 @@ class Command(ActCommand):
             return
         start = f" from {moment(made.starts_at)}" if made.starts_at > now else ""
         self.stdout.write(f"Silence {made.pk}: {_matchers(made)}{start} until {moment(made.ends_at)} UTC.")
-        self.stdout.write(f"Undo: manage.py silences end {made.pk}")
+        self.stdout.write(f"Undo: {COMMAND} silences end {made.pk}")
 
     def _end(self, *, silence: int, **_: Any) -> None:
         alerts.end_silence(terminal.viewer(), silence)

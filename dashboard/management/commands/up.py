@@ -38,6 +38,7 @@ from demo import first_start, pager
 from jobs_admin import config, failures, watch
 from jobs_admin.core import keys
 from jobs_admin.db import audit
+from jobs_admin.installation import COMMAND
 from jobs_admin.models import ApiToken, Failure
 from jobs_admin.models.access import ADMIN, ENGINE, Viewer
 from jobs_admin.trust import source_keys
@@ -196,7 +197,7 @@ class Desk:
             )
             print_line(
                 "Log in as admin; the password was shown at the first run. "
-                f"To change it: {elsewhere}python3 manage.py changepassword admin"
+                f"To change it: {elsewhere}{COMMAND} changepassword admin"
             )
         print_line(f"Redrive is ready: {self.url}")
 

@@ -17,6 +17,7 @@ from dashboard.web.api import errors, shapes
 from jobs_admin import config
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.models.access import Viewer
+from jobs_admin.worker.versions import VERSION
 
 
 class Token(HttpBearer):
@@ -42,7 +43,7 @@ class _Api(NinjaAPI):
 
 api = _Api(
     title="Redrive",
-    version="1",
+    version=VERSION,
     description="The failure desk for background jobs. Every call needs `Authorization: Bearer TOKEN`.",
     auth=Token(),
     urls_namespace="redrive:api",

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs_admin import config
 from jobs_admin.core import keys
+from jobs_admin.installation import COMMAND
 from jobs_admin.management.switch import DRAIN, OFF, turn
 from jobs_admin.retries import draining
 from jobs_admin.retries.delayed import Place
@@ -27,7 +28,7 @@ class Command(BaseCommand):
     help = (
         "Prepare the removal of Redrive: limit all workers to recording, wait until no retry is delayed (--now: run "
         "all immediately; --to-dead: make all dead, so that they can be replayed), file spooled reports, and print "
-        "`safe to remove install()`. `manage.py on` reverts this."
+        f"`safe to remove install()`. `{COMMAND} on` reverts this."
     )
     requires_system_checks = ()
 

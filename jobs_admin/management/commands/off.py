@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db.models import Q
 
+from jobs_admin.installation import COMMAND
 from jobs_admin.management.switch import OFF, turn
 from jobs_admin.models import Replay
 from jobs_admin.models.replay import SENDING
@@ -19,7 +20,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         changed = turn(OFF)
         self.stdout.write(
-            "The guard is off: workers record nothing. Run `manage.py on` to re-enable recording."
+            f"The guard is off: workers record nothing. Run `{COMMAND} on` to re-enable recording."
             if changed
             else "The guard is already off. Nothing was changed."
         )

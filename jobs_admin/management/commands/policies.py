@@ -28,6 +28,7 @@ from jobs_admin.core.matching import matches
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import terminal_line, whole_number
 from jobs_admin.fleet.configurations import ReportedConfigurations
+from jobs_admin.installation import ROOT
 from jobs_admin.lint import linting
 from jobs_admin.management import terminal
 from jobs_admin.models import PolicyVersion
@@ -38,7 +39,6 @@ NOW = -1  # `--expected-version now`: whatever is in force
 _REASON = {"default": "", "metavar": "TEXT", "help": "Reason, stored with the version and in the audit."}
 
 READS_WITHIN_S = 60
-_ROOT = Path(__file__).resolve().parents[3]
 CANNOT_CHECK = 2  # the exit code; 1 is for findings of severity high
 _WIDTH = 300
 # What would make the app believe that it is the desk.
@@ -299,7 +299,7 @@ def _of_apps(names: list[str], outage_s: float | None) -> linting.Report:
 def _read(name: str) -> Configuration:
     """In a process of its own: an app may be a Django project, and this one is another."""
     environment = {key: value for key, value in os.environ.items() if key not in _OURS}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", "jobs_admin.worker.configuration", name]
     try:
         done = subprocess.run(

@@ -157,7 +157,7 @@ class Command(SearchCommand):
                     break
                 if replay.sender_until is None and not reported and time.monotonic() - begun > _SILENT_AFTER_S:
                     reported = True
-                    self.stderr.write("\nNothing is sent yet. Is `manage.py watch` (or `up`) running?")
+                    self.stderr.write("\nNothing is sent yet. Is `watch` (or `up`) running?")
                 time.sleep(_CHECK_EVERY_S)
         except KeyboardInterrupt:
             raise CommandError(

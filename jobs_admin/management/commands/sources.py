@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from jobs_admin import config, trust
 from jobs_admin.core.refused import Refused
+from jobs_admin.installation import COMMAND
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import moment, table
 from jobs_admin.models.access import VIEWER
@@ -82,7 +83,7 @@ def _refused_without_key(source: str) -> str:
         return ""
     return (
         f"{source} has no key: further reports of its workers are refused, because {why}. Create a key with "
-        f"`manage.py source-key create {source}`."
+        f"`{COMMAND} source-key create {source}`."
     )
 
 

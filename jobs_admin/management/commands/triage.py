@@ -9,6 +9,7 @@ from django.core.management.base import CommandError
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import terminal_line
 from jobs_admin.failures import triage
+from jobs_admin.installation import COMMAND
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import SearchCommand
 
@@ -57,7 +58,7 @@ class Command(SearchCommand):
     def _print_key(self, sweep: triage.Sweep) -> None:
         # A step that was cut short changed jobs, too: they are counted where they are written down.
         if sweep.act != "undo" and triage.has_changed(sweep.key):
-            self.stdout.write(f"Undo: manage.py triage undo {sweep.key}")
+            self.stdout.write(f"Undo: {COMMAND} triage undo {sweep.key}")
 
 
 def _jobs(count: int) -> str:

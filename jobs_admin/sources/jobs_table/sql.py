@@ -290,8 +290,13 @@ class _PostgreSQL:
     counts_within_s = _COUNT_S
 
     def __init__(self, source: str, url: str) -> None:
-        import psycopg
-        from psycopg.conninfo import conninfo_to_dict
+        try:
+            import psycopg
+            from psycopg.conninfo import conninfo_to_dict
+        except ModuleNotFoundError as error:
+            raise SourceRefused(
+                f"Source {source}: psycopg is not installed: run `pip install 'redrive[postgres]'`."
+            ) from error
 
         # As the driver reads it: only then its server is known to be no part of the password.
         try:

@@ -102,7 +102,7 @@ def test_a_user_that_the_store_refuses_is_logged_as_refused_with_what_to_run(eng
     finally:
         store.acl_deluser("redrive-shop")
     assert "Redrive's store refuses user redrive-shop for source shop" in caplog.text and why in caplog.text
-    assert "run manage.py worker-acl shop --apply" in caplog.text
+    assert "run Redrive's command worker-acl shop --apply" in caplog.text
     assert "does not answer" not in caplog.text and password not in caplog.text
 
 
