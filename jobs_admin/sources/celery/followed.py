@@ -17,6 +17,7 @@ from jobs_admin.core import display, keys
 from jobs_admin.core.coverage import Coverage, WorkerCoverage
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.core.redaction import named_values, without_values
+from jobs_admin.installation import COMMAND
 from jobs_admin.sources.amqp import SCHEMES
 from jobs_admin.sources.base import (
     Capabilities,
@@ -97,7 +98,7 @@ class Followed:
                     f"{'This worker sends' if len(silent) == 1 else 'These workers send'} no events of their jobs: {names}. "
                     "Their failures are seen only where the result backend stores them.",
                     "Start them with -E, or set worker_send_task_events = True. Or send enable_events once: "
-                    f"manage.py sources enable-events {self.name}",
+                    f"{COMMAND} sources enable-events {self.name}",
                 )
             )
         return found
