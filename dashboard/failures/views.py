@@ -6,7 +6,7 @@ import json
 from functools import reduce
 from urllib.parse import urlsplit
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
@@ -21,7 +21,7 @@ from jobs_admin.core.redacted_view import Piece, build_display
 from jobs_admin.core.text import whole_number
 from jobs_admin.db import abilities, priorities
 from jobs_admin.desk import overview
-from jobs_admin.failures import contents, histories, lost, related_jobs, unread
+from jobs_admin.failures import contents, histories, list_columns, lost, related_jobs, unread
 from jobs_admin.fleet import stranded
 from jobs_admin.models import Attempt, Failure, Traceback
 from jobs_admin.models.access import OPERATOR, VIEWER
@@ -107,11 +107,14 @@ def _stranded(failure: Failure, source: overview.SourceRow | None) -> dict[str, 
 
 def _row_beside(request: HttpRequest, failure: Failure) -> SafeString | str:
     """Return the current row of the failure if the page is open beside the list; else ""."""
-    if not request.htmx or urlsplit(request.htmx.current_url or "").path != reverse("redrive:failure-list"):
+    beside = urlsplit(request.htmx.current_url or "") if request.htmx else None
+    if beside is None or beside.path != reverse("redrive:failure-list"):
         return ""
     viewer = request.viewer
     sources = [name for name in config.sources() if viewer.may(VIEWER, name)]
-    (row,) = columns.rows([failure], may_act=viewer.may_anywhere(OPERATOR), sources=sources)
+    of_view = QueryDict(beside.query).get("columns", "")
+    shown = columns.chosen(of_view.split(",") if of_view else list_columns.read(viewer))
+    (row,) = columns.rows([failure], shown, may_act=viewer.may_anywhere(OPERATOR), sources=sources)
     return row
 
 
