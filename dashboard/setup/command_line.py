@@ -61,9 +61,8 @@ _DJANGO = (
 )
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """The command `redrive`, and `manage.py` in an environment that has what the command needs. Its exit code."""
-    argv = sys.argv if argv is None else argv
     command = argv[1] if argv[1:] else "help"
     if command == "--version":
         sys.stdout.write(f"Redrive {VERSION}\n")

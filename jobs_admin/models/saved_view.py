@@ -12,7 +12,7 @@ class SavedView(models.Model):
     query = models.TextField()
     # None: made by a token, for everyone.
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", null=True)
-    columns = models.JSONField(default=list)  # names; empty: those that its reader chose
+    columns = models.JSONField(default=list, db_default=[])  # names; empty: those that its reader chose
     is_shared = models.BooleanField(default=False)
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -13,7 +13,7 @@ from django.db.models import NOT_PROVIDED
 from jobs_admin.db.migration_operations import AddIndexConcurrently, RemoveIndexConcurrently
 
 # The last migration of each release, oldest first. Those up to the first one were written before this rule.
-RELEASES = {"0.1.0": "0025_list_columns"}
+RELEASES = {"0.1.0": "0024_sources_of_groups"}
 # A contract step -> the migration of an earlier release that expanded the schema for it.
 CONTRACTS: dict[str, str] = {}
 # Tables that grow with the number of failures, or of minutes.

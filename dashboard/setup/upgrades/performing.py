@@ -46,8 +46,14 @@ def upgrade(write: Callable[[str], object], *, with_backup: bool = True) -> None
         call_command("migrate", interactive=False, verbosity=1, stdout=lines)
     except (DatabaseError, CommandError, ValueError, LookupError, TypeError) as error:
         raise UpgradeFailed(_broken(error, lines, backup)) from error
-    call_command("collectstatic", interactive=False, verbosity=0)
     names = [one.name for one in found.pending]
+    try:
+        call_command("collectstatic", interactive=False, verbosity=0)
+    except OSError as error:
+        raise UpgradeFailed(
+            f"Static files cannot be collected: {error.strerror or error}. The migrations are applied. Fix the cause and run "
+            "`upgrade` again."
+        ) from error
     if names:
         with transaction.atomic():
             audit.record(
@@ -95,7 +101,7 @@ def _broken(error: Exception, lines: _Lines, backup: Path | None) -> str:
         else ""
     )
     back = f" To go back, install the former version and restore {backup}." if backup else ""
-    return f"{where} and was rolled back: {why.rstrip('.')}. {done}Fix the cause and run `upgrade` again.{back}"
+    return f"{where}: {why.rstrip('.')}. {done}Fix the cause and run `upgrade` again.{back}"
 
 
 class _Lines:

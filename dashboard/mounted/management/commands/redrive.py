@@ -7,8 +7,9 @@ from django.core.management import find_commands, load_command_class
 from django.core.management.base import BaseCommand, CommandError
 
 from dashboard.setup.command_line import OURS
+from jobs_admin.db import schema
 
-_OF_OUR_PROJECT = {"up", "test", "upgrade", "backup", "restore", "worker-wheel", "node-package"}
+_OF_OUR_PROJECT = {"up", "test", "upgrade", "backup", "restore", "worker-wheel", "node-package", "web"}
 
 
 class Command(BaseCommand):
@@ -22,6 +23,9 @@ class Command(BaseCommand):
             return
         if name not in known:
             self.stderr.write(f"Redrive has no command {name!r} here. List them with `{argv[1]}`.")
+            raise SystemExit(1)
+        if sentence := schema.newer_sentence():
+            self.stderr.write(sentence)
             raise SystemExit(1)
         module = name.replace("-", "_")
         app = next(app for app in ("jobs_admin", "dashboard") if module in _commands_of(app))
