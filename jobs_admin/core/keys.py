@@ -106,6 +106,11 @@ def switch(prefix: str = PREFIX) -> str:
     return f"{prefix}:switch"
 
 
+def store_id(prefix: str = PREFIX) -> str:
+    """The id of this store: a backup names it, so that a restore knows whether the store is the one of the backup."""
+    return f"{prefix}:store"
+
+
 def steps(prefix: str = PREFIX) -> str:
     """A hash: step of `watch` -> when it last finished a round (JSON)."""
     return f"{prefix}:watch"

@@ -12,6 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 import redis
+from django.db import OperationalError
 from django.utils import timezone
 
 from jobs_admin import config
@@ -247,6 +248,35 @@ def test_a_gap_is_a_gap_and_nothing_is_doubled(follow, stock, engine):
     assert attempts() == ended(worker, "failed")
     hour = coverage().last_hour(time.time())
     assert (hour.started, hour.executed, hour.missed) == (1, 1, 2)
+
+
+def test_failures_that_cannot_be_filed_come_again(follow, stock, engine, monkeypatch):
+    broker = engine.url.removesuffix("/0") + "/3"
+    worker = stock(broker)
+    follow(broker, queues=["celery"], result_backend="none")
+    pull_heartbeat()
+    file, refusals = pulling._file, []
+
+    def file_unless_database_is_away(reports):
+        if reports and len(refusals) < 3:
+            refusals.append(len(reports))
+            raise OperationalError("the database is away")
+        return file(reports)
+
+    monkeypatch.setattr(pulling, "_file", file_unless_database_is_away)
+    for n in range(5):
+        worker.send("pay", n)
+    worker.send("ok", 1)
+    wait_until(lambda: len(worker.lines()) == 6, "all attempts")
+    while len(refusals) < 3:
+        try:
+            pull()
+        except OperationalError:
+            continue
+    pull_until(lambda: len(attempts()) == 5, "the failures")
+    counted = QueueCounter.objects.filter(source="shop", queue="celery", step=MINUTE)
+    pull_until(lambda: sum(counted.values_list("succeeded", flat=True)) == 1, "the success")
+    assert not coverage().gaps
 
 
 def test_the_guard_makes_a_seen_failure_replayable(follow, stock, engine):

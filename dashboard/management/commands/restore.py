@@ -31,7 +31,8 @@ class Command(BaseCommand):
         counts = done.store
         self.stdout.write(
             f"Store: {counts['restored']:,} keys restored; {counts['present']:,} were there, newer, and stay. "
-            f"Delayed retries: {counts['delayed']:,} restored, {counts['overdue']:,} left out (due since the backup)."
+            f"Delayed retries: {counts['delayed']:,} restored, {counts['overdue']:,} left out (due since the backup), "
+            f"{counts['settled']:,} left to this store, which is the one of the backup."
         )
         if done.paused:
             self.stdout.write(

@@ -30,7 +30,9 @@ MEMBER = "store.dump"
 _HEAD = struct.Struct(">qII")  # ms to live (-1: for ever), bytes of the key, bytes of the value
 _AT_ONCE = 100
 _MOST_VALUE = 1 << 30
-_REPORTS = re.compile(r"(\{[^{}]*\}:)?(failures(:bytes)?|dropped)\Z")
+_DROPPED = re.compile(r"(\{[^{}]*\}:)?dropped\Z")
+_COUNT = re.compile(r"(\{[^{}]*\}:)?failures:bytes\Z")
+_STREAM = re.compile(r"(\{[^{}]*\}:)?failures\Z")
 _DELAYED = re.compile(r"\{[^{}]*\}:due(:\d+)?\Z")
 # Moves the delayed retries that are not due yet to their place, if there are none; the others have been promoted since,
 # perhaps. KEYS: due, due:jobs, and both as restored. ARGV[1]: what is due earlier stays out (ms since 1970).
@@ -111,6 +113,12 @@ def hold_folder(folder: Path) -> int | None:
     return lock
 
 
+def identity(client: redis.Redis) -> str:
+    """Return the id of the store, which gets one at its first backup."""
+    client.set(keys.store_id(), secrets.token_hex(16), nx=True)
+    return client.get(keys.store_id()).decode()
+
+
 def write(archive: Archive, client: redis.Redis, progress: Progress) -> int:
     """Add the keys to the archive and return their number. Each is of one moment; together they are of some seconds."""
     found = sorted({key for key in client.scan_iter(f"{keys.PREFIX}:*", count=1_000) if _is_stored(key)})
@@ -133,37 +141,69 @@ def write(archive: Archive, client: redis.Redis, progress: Progress) -> int:
 def _is_stored(key: bytes) -> bool:
     name = key.decode("utf-8", "replace").removeprefix(f"{keys.PREFIX}:")
     due = name.removesuffix(":jobs")
-    return name == "switch" or bool(_REPORTS.match(name)) or bool(_DELAYED.match(due))
+    return name == "switch" or any(one.match(name) for one in (_STREAM, _COUNT, _DROPPED)) or bool(_DELAYED.match(due))
 
 
 def load(backup: Backup, client: redis.Redis) -> dict[str, int]:
-    """Write the keys that the store does not have; those that it has are newer. Returns the numbers of `restored` and
-    `present` keys, and of `delayed` and `overdue` retries.
+    """Write what the store does not have; its other keys are newer. Reports are added to those that are there.
+
+    Returns the numbers of `restored` and `present` keys, of `delayed` and `overdue` retries, and of retries that are not
+    restored because they are in the store, or ended in it (`settled`).
     """
-    counts = {"restored": 0, "present": 0, "delayed": 0, "overdue": 0}
+    counts = {"restored": 0, "present": 0, "delayed": 0, "overdue": 0, "settled": 0}
+    is_same_store = client.get(keys.store_id()) == str(backup.manifest.get("store")).encode()
     delayed: set[str] = set()
+    added: set[bytes] = set()
     for ms, key, value in _read(backup):
-        name = key.decode("utf-8", "replace")
-        is_delayed = _DELAYED.match(name.removeprefix(f"{keys.PREFIX}:").removesuffix(":jobs")) is not None
-        place = key + b":restored" if is_delayed else key
-        if is_delayed:
-            delayed.add(name.removesuffix(":jobs"))
-            client.delete(place)
-        try:
-            client.restore(place, max(ms, 0), value)
-        except redis.ResponseError as error:
-            if "BUSYKEY" not in str(error):
-                raise
-            counts["present"] += 1
+        name = key.decode("utf-8", "replace").removeprefix(f"{keys.PREFIX}:")
+        if _DELAYED.match(name.removesuffix(":jobs")):
+            delayed.add(key.decode().removesuffix(":jobs"))
+            client.restore(key + b":restored", max(ms, 0), value, replace=True)
+        elif key.removesuffix(b":bytes") in added:
+            client.delete(key)  # the next writer of a report measures
+        elif _is_restored(client, key, ms, value):
+            counts["restored"] += 1
+        elif _STREAM.match(name):
+            _add_reports(client, key, value)
+            added.add(key)
+            counts["restored"] += 1
         else:
-            counts["restored"] += not is_delayed
+            counts["present"] += 1
     now_s, now_us = client.time()
     for due in sorted(delayed):
         names = [due, f"{due}:jobs", f"{due}:restored", f"{due}:jobs:restored"]
+        if is_same_store:
+            counts["settled"] += client.zcard(names[2])
+            client.delete(*names[2:])
+            continue
         placed, overdue = client.eval(_PLACE_DELAYED, 4, *names, now_s * 1000 + now_us // 1000)
         counts["delayed"] += placed
         counts["overdue"] += overdue
     return counts
+
+
+def _is_restored(client: redis.Redis, key: bytes, ms: int, value: bytes) -> bool:
+    """Write the key unless the store has it. Return whether it was written."""
+    try:
+        client.restore(key, max(ms, 0), value)
+    except redis.ResponseError as error:
+        if "BUSYKEY" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _add_reports(client: redis.Redis, key: bytes, value: bytes) -> None:
+    """Add the reports of the backup to a stream. One that is filed twice changes nothing."""
+    place, after = key + b":restored", b"-"
+    client.restore(place, 0, value, replace=True)
+    while entries := client.xrange(place, after, count=_AT_ONCE):
+        pipe = client.pipeline(transaction=False)
+        for _, fields in entries:
+            pipe.xadd(key, fields)
+        pipe.execute()
+        after = b"(" + entries[-1][0]
+    client.delete(place)
 
 
 def _read(backup: Backup) -> Iterator[tuple[int, bytes, bytes]]:

@@ -70,6 +70,7 @@ def _write(path: Path, client: redis.Redis, progress: Progress, with_keys: bool)
             "database": connection.vendor,
             "migrations": sorted(f"{app}.{name}" for app, name in applied),
             "tables": tables,
+            "store": store.identity(client),
             "store_keys": store_keys,
             "ledgers": ledgers,
         }

@@ -72,6 +72,7 @@ class Followed:
         self._results = _results(given)
         self._store, self._key = given.store, keys.coverage(given.name, given.store_prefix)
         self._coverage: Coverage | None = None
+        self._unfiled: Pulled | None = None
         self._checked_at = self._searched_at = 0.0
         self._only_queue = (float("inf"), given.queues[0]) if len(given.queues) == 1 else (0.0, UNKNOWN_QUEUE)
 
@@ -121,7 +122,9 @@ class Followed:
     # -- reading
 
     def dead_letters(self, after: str) -> Pulled:
-        """See `base.PulledSource`. The place means nothing: an event comes once."""
+        """See `base.PulledSource`. The place means nothing: an event comes once. So the same is returned until it is filed."""
+        if self._unfiled is not None:
+            return self._unfiled
         now = time.time()
         coverage = self._follow(now)
         try:
@@ -144,11 +147,14 @@ class Followed:
             reports += self._missed_failures(now)
         succeeded, self._events.succeeded = self._events.succeeded, 0
         ran = {(self._queue(), int(now // 60)): succeeded} if succeeded else {}
-        coverage.at = now
-        return Pulled(reports, after, is_more, receipt=coverage.dump(), ran=ran)
+        if self._listener is not None and self._listener.is_subscribed:
+            coverage.at = now
+        self._unfiled = Pulled(reports, after, is_more, receipt=coverage.dump(), ran=ran)
+        return self._unfiled
 
     def confirm_filed(self, pulled: Pulled) -> None:
         """Store what was seen until now, for the screens and for a process that goes on."""
+        self._unfiled = None
         if self._store is not None:
             try:
                 self._store().set(self._key, pulled.receipt)
@@ -193,7 +199,7 @@ class Followed:
     def _follow(self, now: float) -> Coverage:
         """Subscribe where that is not so, and note the interval that was not read."""
         coverage = self._coverage
-        if coverage is None:
+        if coverage is None or self._listener is None:  # meanwhile another process may have read
             coverage = self._coverage = self._load_coverage() or Coverage(since=now)
         is_new = self._listener is None or not self._listener.is_subscribed
         if self._listener is None:
