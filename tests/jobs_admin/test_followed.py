@@ -49,7 +49,8 @@ def follow(store, settings, tmp_path, monkeypatch):
         return config.adapter("shop")
 
     yield configure
-    config.adapter("shop").close()
+    if "shop" in config.sources():
+        config.adapter("shop").close()
     forget_configuration(config)
 
 

@@ -51,7 +51,11 @@ class StockWorker:
                 [*command, "-n", self.name, "-l", "INFO"], cwd=ROOT, env=self._environment, stdout=log, stderr=log
             )
         wait_until(
-            lambda: " ready." in self._log.read_text(), "the worker", process=self.process, text=self._log.read_text
+            lambda: " ready." in self._log.read_text(),
+            "the worker",
+            process=self.process,
+            text=self._log.read_text,
+            progress=lambda: self._log.stat().st_size,
         )
         return self
 
