@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +23,7 @@ def main() -> None:
     parser.add_argument("--failures", type=int, default=1_000_000)
     parser.add_argument("--postgresql", action="store_true", help="on a private PostgreSQL server instead of SQLite")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped then, too
     if arguments.postgresql:
         os.environ["REDRIVE_TEST_DATABASE"] = "postgresql"
     from tests import environment  # noqa: F401  a data folder of its own, and the server

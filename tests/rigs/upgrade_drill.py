@@ -139,8 +139,8 @@ class Drill:
 
     def stop(self) -> None:
         for process in self.processes:
-            if process.poll() is None:
-                process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with what it forked
             process.wait()
         self.listener.close()
         self.engine.stop()

@@ -103,7 +103,7 @@ def test_where_the_ledger_is_lost_too_unsent_jobs_are_uncertain(desk, broker, tm
 def test_drafts_and_jobs_without_items_do_not_start_again_by_themselves(desk, broker, tmp_path):
     desk.run(
         code=START.format(jobs=5, sent=1).split("while")[0]
-        + "bury(3)\nreplays.draft(ANN, selection=list(Failure.objects.order_by('-pk').values_list('pk', flat=True)[:2]))"
+        + "bury(3)\nreplays.draft(ANN, selection=list(Failure.objects.order_by('-pk').values_list('pk', flat=True)[:2]), reason='later')"
     )
     desk.run("backup", str(tmp_path / "backup.zip"))
     desk.run("restore", str(tmp_path / "backup.zip"), "--replace")
