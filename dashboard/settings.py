@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dashboard import TEMPLATES as TEMPLATE_FOLDER
 from dashboard.setup import environment as env
 from jobs_admin.installation import COMMAND, IS_CHECKOUT, ROOT
@@ -118,7 +120,7 @@ _folder = env.get("REDRIVE_URL_PREFIX").strip("/")
 _prefix = f"/{_folder}/" if _folder else "/"
 FORCE_SCRIPT_NAME = _prefix.rstrip("/") or None
 STATIC_URL = f"{_prefix}static/"
-STATIC_ROOT = DATA_DIR / "static"
+STATIC_ROOT = Path(env.get("REDRIVE_STATIC") or DATA_DIR / "static")  # an image has collected them elsewhere
 STATICFILES_DIRS = [BASE_DIR / "static"] if IS_CHECKOUT else []  # installed: dashboard/static
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},

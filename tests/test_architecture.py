@@ -16,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from dashboard.web import server as web
 from tests.kit import durations
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,21 +156,10 @@ def test_no_text_cites_a_page_that_readers_do_not_have():
     assert cited == []
 
 
-def test_the_unit_of_operations_starts_the_web_server_as_it_was_measured():
-    page = (ROOT / "docs/operations.md").read_text()
-    text = re.search(r"^Environment=(MALLOC.*)$", page, re.MULTILINE)[1]
-    assert dict(pair.split("=") for pair in text.split()) == web.ENVIRONMENT
-    command = re.search(r"^ExecStart=/opt/redrive/.venv/bin/python (-m dashboard.*)$", page, re.MULTILINE)[1]
-    assert command.split() == web.server(8000)
-
-
-def test_the_commands_of_an_installation_load_its_environment_first():
-    pages = [(ROOT / f"docs/{name}.md").read_text() for name in ("operations", "how-to/upgrade")]
-    commands = ("manage.py migrate", "manage.py upgrade --check")
-    blocks = [block for page in pages for block in page.split("```")[1::2] if any(one in block for one in commands)]
-    assert len(blocks) == 2
-    for block in blocks:
-        assert "set -a; . /etc/redrive/environment" in block.partition("manage.py")[0]
+def test_the_command_of_an_upgrade_loads_the_environment_first():
+    page = (ROOT / "docs/how-to/upgrade.md").read_text()
+    [block] = [block for block in page.split("```")[1::2] if "redrive upgrade --check" in block]
+    assert "set -a; . /etc/redrive/environment" in block.partition("/opt/redrive")[0]
 
 
 def test_a_module_without_a_place_in_the_layers_is_noticed(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from pathlib import Path
 
@@ -45,6 +46,7 @@ OURS = {
     "prune": "Delete closed records by age and size; --dry-run lists what would be deleted.",
     "reindex": "Rebuild the search index for rows indexed by an earlier version.",
     "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
+    "web": "Serve pages and API (`up` runs it).",
 }
 # These read tables at once; `doctor` says itself what is missing.
 _NEED_TABLES = {
@@ -53,6 +55,8 @@ _NEED_TABLES = {
 }  # fmt: skip
 # These need no database, or replace it.
 _ANY_SCHEMA = {"public_key", "restore", "node-package", "test", "worker-wheel"}
+# These go on for days, so they begin only with the tables of their version.
+_NEED_MIGRATIONS = {"watch", "web"}
 _DJANGO = (
     "core/management",
     "contrib/auth/management",
@@ -96,8 +100,12 @@ def run(argv: list[str]) -> None:
         need_desk()
     elif command == "restore" and not environment.get("SECRET_KEY"):
         environment.use_placeholder()
+    elif command == "collectstatic" and not environment.get("SECRET_KEY"):
+        os.environ["SECRET_KEY"] = secrets.token_urlsafe(50)  # signs nothing: an image is built without secrets
     if not is_help_request(argv) and (command in OURS or command == "migrate") and command not in _ANY_SCHEMA:
         refuse_newer_schema()
+        if command in _NEED_MIGRATIONS:
+            need_migrations(waits_for_database=command == "watch")
     # Django is there only after the environment was entered.
     from django.core.management import execute_from_command_line
     from django.db.utils import OperationalError, ProgrammingError
@@ -153,6 +161,31 @@ def refuse_newer_schema() -> None:
 
     if sentence := schema.newer_sentence():
         raise Misconfigured(sentence)
+
+
+def need_migrations(*, waits_for_database: bool) -> None:
+    """Raises Misconfigured where the database lacks a migration of this version, or cannot be reached and is not waited for."""
+    import django
+    from django.db import connections
+    from django.db.migrations.executor import MigrationExecutor
+
+    from dashboard.setup.connections import check_database
+
+    django.setup()
+    try:
+        check_database()
+    except Misconfigured:
+        if waits_for_database:
+            return
+        raise
+    executor = MigrationExecutor(connections["default"])
+    pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    connections.close_all()
+    if pending:
+        raise Misconfigured(
+            f"The database lacks {len(pending)} migration{'s' * (len(pending) > 1)} of this version: run `{COMMAND} migrate`, "
+            "then start again. Nothing was started."
+        )
 
 
 def _no_desk(folder: Path) -> str:

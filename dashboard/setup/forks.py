@@ -100,7 +100,7 @@ def _run(
             file.write(name)
         os.environ.update(environment)
         os.chdir(ROOT)
-        _use_one_heap()
+        use_one_heap()
         read_settings()
         run()
         code = 0
@@ -125,7 +125,7 @@ def _close_all_but(keep: tuple[int, ...]) -> None:
     os.closerange(before, _MOST_FILES)
 
 
-def _use_one_heap() -> None:
+def use_one_heap() -> None:
     """One heap for all threads, which gives back what a large page needed: each thread would keep its own. It keeps what an
     ordinary page needs: to ask the system for that again took a fifth of each.
     """

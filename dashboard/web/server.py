@@ -1,8 +1,8 @@
-"""The web server: one set of options for `up`, for the benches and for the documentation.
+"""The web server: one set of options for `up`, for `web` and for the benches.
 
-`python -m dashboard.web 127.0.0.1:8000 [WORKERS]` serves there, `python -m dashboard.web FD` on a listening socket that the
-caller holds. Granian's own command binds the port with port sharing (SO_REUSEPORT), so that a second server of the same user
-would answer some of the requests.
+`python -m dashboard.web 127.0.0.1:8000 [WORKERS]` serves without the checks of `web`, `python -m dashboard.web FD` on a
+listening socket that the caller holds. Granian's own command binds the port with port sharing (SO_REUSEPORT), so that a second
+server of the same user would answer some of the requests.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ def server(port: int) -> list[str]:
 
 def hold(port: int) -> socket.socket | None:
     """A listening socket on this loopback port that no other program can share; None where the port is busy."""
-    return hold_at("127.0.0.1", port)
-
-
-def hold_at(host: str, port: int) -> socket.socket | None:
     try:
-        listener = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG
-        )
+        return listen("127.0.0.1", port)
     except OSError:
         return None
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket that no other program can share. Raises OSError. `[::]` takes IPv4 connections too."""
+    is_6 = ":" in host
+    listener = socket.create_server(
+        (host, port), family=socket.AF_INET6 if is_6 else socket.AF_INET, backlog=BACKLOG, dualstack_ipv6=host == "::"
+    )
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; every accepted connection inherits it
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
     return listener
@@ -85,10 +87,11 @@ def serve(
 def main(where: str, workers: str = "1") -> None:
     """Serve at `host:port`, or on the listening socket of this number."""
     if where.isdigit():
-        listener: socket.socket | None = socket.socket(fileno=int(where))
+        listener = socket.socket(fileno=int(where))
     else:
         host, _, port = where.rpartition(":")
-        listener = hold_at(host.strip("[]"), int(port))
-    if listener is None:
-        raise SystemExit(f"{where} is in use, or is not an address of this machine. Nothing was started.")
+        try:
+            listener = listen(host.strip("[]"), int(port))
+        except OSError:
+            raise SystemExit(f"{where} is in use, or is not an address of this machine. Nothing was started.") from None
     serve(listener, workers=int(workers))
