@@ -54,7 +54,9 @@ def test_an_address_of_another_machine_is_refused(collected):
 @pytest.mark.server
 def test_without_collected_static_files_no_page_would_have_styles(settings, store, tmp_path):
     settings.STATIC_ROOT = tmp_path / "static"
-    with pytest.raises(CommandError, match=r"run `python3 manage.py collectstatic --noinput`, then start again\. Nothing was"):
+    with pytest.raises(
+        CommandError, match=r"run `python3 manage.py collectstatic --noinput`, then start again\. Nothing was"
+    ):
         call_command("web")
 
 
