@@ -16,23 +16,9 @@ from django.core.management.base import CommandError
 
 from dashboard.setup import command_line
 from tests.kit import migrated
-from tests.kit.up import ROOT, SILENT, Desk
+from tests.kit.up import ROOT, SILENT, Desk, terminal
 
 pytestmark = [pytest.mark.server]
-
-
-def terminal(data, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run `manage.py` in a shell that has only the data folder in its environment."""
-    stored = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
-    return subprocess.run(
-        [sys.executable, str(ROOT / "manage.py"), *arguments],
-        env={**stored, "REDRIVE_DATA": str(data), **variables},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.mark.long("Starts a desk and runs commands in processes of their own.")

@@ -14,9 +14,8 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from dashboard.setup.engine import free_port
-from tests.dashboard.test_second_terminal import terminal
 from tests.kit import migrated
-from tests.kit.up import ROOT
+from tests.kit.up import ROOT, terminal
 from tests.kit.waiting import wait_until
 
 

@@ -121,3 +121,17 @@ class Desk:
 
 def _port(arguments: tuple[str, ...]) -> list[str]:
     return [] if "--port" in arguments else ["--port", str(free_port())]
+
+
+def terminal(data, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `manage.py` in a shell that has only the data folder in its environment."""
+    stored = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), *arguments],
+        env={**stored, "REDRIVE_DATA": str(data), **variables},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=60,
+        check=False,
+    )
