@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -12,27 +11,13 @@ from pathlib import Path
 import pytest
 
 from jobs_admin.worker.versions import VERSION
+from tests.kit.programs import DEPLOY, check, program
 from tests.kit.up import ROOT
 
 pytestmark = [pytest.mark.extras]
 
-DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 KUBERNETES_VERSION = "1.32"
-
-
-def program(name: str, package: str) -> str:
-    """The program's path; skips by name where this machine lacks it."""
-    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
-    if found is None:
-        pytest.skip(f"no {name} on this machine (Debian and Ubuntu: apt install {package})")
-    return found
-
-
-def check(*command: str, **options) -> str:
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from dashboard.setup.engine import die_with_parent, free_port
-from tests.deploy.test_manifests import DEPLOY, check, program
 from tests.kit import migrated
 from tests.kit.endpoints import certified
+from tests.kit.programs import DEPLOY, check, program
 from tests.kit.up import ROOT, SILENT
 from tests.kit.waiting import wait_until
 
