@@ -90,7 +90,7 @@ def test_compose_refuses_a_misspelt_option(tmp_path):
 
 @pytest.fixture(scope="module")
 def resources() -> list[dict]:
-    """What `kustomize build` of the base and the example puts out, but for names that it makes itself."""
+    """The resources that `kustomize build` of the base and the example returns, but for names that it makes itself."""
     yaml = pytest.importorskip("yaml")
     found: list[dict] = []
     for folder in ("base", "example"):

@@ -190,9 +190,9 @@ def test_a_person_logs_in_reads_a_page_and_acts(proxy, desk):
 
 def test_wrong_passwords_count_for_the_client_and_not_for_an_address_that_it_claims(proxy, desk):
     environment, _ = desk
-    lies = {"X-Forwarded-For": "192.0.2.9", "X_Forwarded_For": "192.0.2.8", "X-Real-IP": "192.0.2.7"}
+    forged = {"X-Forwarded-For": "192.0.2.9", "X_Forwarded_For": "192.0.2.8", "X-Real-IP": "192.0.2.7"}
     refused = post(
-        client(proxy[0], "127.0.0.77"), "/jobs/login/", {"username": "bob", "password": "wrong"}, headers=lies
+        client(proxy[0], "127.0.0.77"), "/jobs/login/", {"username": "bob", "password": "wrong"}, headers=forged
     )
     assert refused.status_code == 200
     code = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -77,9 +76,7 @@ class Drill:
         self.engine = Engine(folder / "engine").start()
         self.desk = Installation(folder / "desk", self.engine.url, is_empty=True)
         self.processes: list[subprocess.Popen[str]] = []
-        listener = server.hold_at("127.0.0.1", 0)
-        assert listener is not None
-        self.listener: socket.socket = listener
+        self.listener = server.listen("127.0.0.1", 0)
         self.found: dict[str, Any] = {}
 
     def run(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Command(BaseCommand):
         if as_json and not check:
             raise CommandError("--json needs --check. Nothing was changed.")
         if check:
-            self._check(as_json=as_json)
+            self._check(as_json=as_json, with_backup=not no_backup)
             return
         if config.is_read_only():
             raise CommandError(config.READ_ONLY)
@@ -40,8 +40,8 @@ class Command(BaseCommand):
         except performing.UpgradeFailed as failed:
             raise CommandError(str(failed)) from failed
 
-    def _check(self, *, as_json: bool) -> None:
-        found = checks.check()
+    def _check(self, *, as_json: bool, with_backup: bool) -> None:
+        found = checks.check(with_backup=with_backup)
         if as_json:
             self.stdout.write(json.dumps(found.as_json(), indent=1))
         else:

@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -43,7 +43,6 @@ class Check:
     backup_at: datetime | None
     has_desk: bool = True  # the database has tables to back up
     is_interrupted: bool = False  # an earlier upgrade did not end
-    stops_backup: set[str] = field(default_factory=set)  # ids of findings that stop the backup alone
 
     @property
     def code(self) -> int:
@@ -65,7 +64,8 @@ class Check:
         }
 
 
-def check(now: datetime | None = None) -> Check:
+def check(now: datetime | None = None, *, with_backup: bool = True) -> Check:
+    """Check what an upgrade would do and what stops it; what stops the backup alone, only `with_backup`."""
     now = now or datetime.now(UTC)
     history = _check_history()
     if history:
@@ -87,6 +87,8 @@ def check(now: datetime | None = None) -> Check:
         findings.append(
             Finding("backup-old", INFO, f"{age}. `upgrade` makes one first.", "Use --no-backup to skip it.")
         )
+    if not with_backup:
+        findings = [one for one in findings if one.id not in {"disk", "pg-dump", "store"}]
     return Check(
         pending,
         findings,
@@ -95,7 +97,6 @@ def check(now: datetime | None = None) -> Check:
         backup_at,
         "jobs_admin_failure" in tables,
         bool(interrupted),
-        {"disk", "pg-dump", "store"},
     )
 
 

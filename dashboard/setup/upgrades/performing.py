@@ -29,9 +29,8 @@ class UpgradeFailed(Exception):
 
 def upgrade(write: Callable[[str], object], *, with_backup: bool = True) -> None:
     """Bring the database to this version. Raises UpgradeFailed."""
-    found = checks.check()
+    found = checks.check(with_backup=with_backup)
     stops = [one for one in found.findings if one.severity == checks.HIGH]
-    stops = [one for one in stops if with_backup or one.id not in found.stops_backup]
     if stops:
         raise UpgradeFailed(" ".join(f"{one.text} {one.fix}" for one in stops) + " Nothing was changed.")
     began = time.monotonic()
