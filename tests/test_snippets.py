@@ -90,7 +90,14 @@ def words_after_manage(command: str) -> list[str]:
 
 @cache
 def parser_of(name: str) -> Any:
-    apps = ("jobs_admin", "dashboard", "django.contrib.auth", "django.contrib.staticfiles", "django.core")
+    apps = (
+        "jobs_admin",
+        "dashboard",
+        "dashboard.mounted",
+        "django.contrib.auth",
+        "django.contrib.staticfiles",
+        "django.core",
+    )
     for app in apps:
         try:
             return load_command_class(app, name).create_parser("manage.py", name)
