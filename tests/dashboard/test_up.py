@@ -21,6 +21,7 @@ from dashboard.setup.supervisor import StartFailed
 from jobs_admin.db import audit
 from jobs_admin.models import ApiToken, AuditEvent, Failure
 from tests.kit import migrated
+from tests.kit.stock import StockWorker
 from tests.kit.up import Desk
 
 pytestmark = [pytest.mark.server, pytest.mark.long("Each starts desks: `up` takes some five seconds of a processor.")]
@@ -271,6 +272,33 @@ def test_a_source_that_cannot_be_reached_is_named_and_keeps_no_desk_from_startin
     )
     query = "select is_reachable from jobs_admin_source where name = 'billing'"
     configured.wait_until(lambda: rows(configured, query) == [(0,)], 60)
+
+
+def test_a_broker_is_watched_whose_workers_have_no_guard(up, engine, tmp_path):
+    broker = engine.url.removesuffix("/0") + "/5"
+    worker = StockWorker(broker, tmp_path).start()
+    try:
+        desk = up("--watch", broker, has_tables=True).is_ready()
+        # An event that was sent before the desk subscribed is not seen.
+        desk.wait_until(lambda: worker.send("pay", 1) and failures(desk) > 0, 120)
+        assert rows(desk, "select distinct source, task, state from jobs_admin_failure") == [
+            ("celery", "shop.pay", "dead")
+        ]
+        assert stat.S_IMODE((desk.data / "watch.toml").stat().st_mode) == 0o600
+    finally:
+        worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("url", "sources", "why"),
+    [
+        ("http://127.0.0.1/", "", "--watch needs a broker's URL"),
+        ("redis://127.0.0.1:1/0", "sources.toml", "--watch and REDRIVE_SOURCES exclude each other"),
+    ],
+)
+def test_a_broker_that_cannot_be_watched_is_refused(up, url, sources, why):
+    desk = up("--watch", url, **({"REDRIVE_SOURCES": sources} if sources else {}))
+    assert desk.ends() == 1 and why in desk.text and "Nothing was started." in desk.text
 
 
 def test_a_redis_cluster_is_refused(up, tmp_path):

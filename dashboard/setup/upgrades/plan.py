@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-# Rows a second, measured by `python -m bench.upgrade` on two cores (bench/results.md). Rows are those of failures; smaller ones are faster.
+# Rows a second on two cores: assumed, with room for rows as large as those of failures.
 RATES = {"rebuild": 40_000, "index": 250_000, "scan": 900_000}
 _NOTHING = 0.05  # seconds of a statement that reads no row
 
