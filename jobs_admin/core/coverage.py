@@ -93,8 +93,8 @@ def parse(text: bytes | str | None) -> Coverage | None:
     if not value:
         return None
     found = Coverage(
-        at=untrusted.number(value.get("at")) or 0.0,
-        since=untrusted.number(value.get("since")) or 0.0,
+        at=_seconds(value.get("at")) or 0.0,
+        since=_seconds(value.get("since")) or 0.0,
         unreadable=_count(value.get("unreadable")),
         dropped=_count(value.get("dropped")),
         results=untrusted.text(value.get("results"), 500),
@@ -104,19 +104,24 @@ def parse(text: bytes | str | None) -> Coverage | None:
             found.minutes[number] = Minute(**{name: _count(counts.get(name)) for name in _COUNTS})
     gaps = value.get("gaps")
     for gap in gaps[-_MOST_GAPS:] if isinstance(gaps, list) else ():
-        start, end = (untrusted.number(gap.get(name)) if isinstance(gap, dict) else None for name in ("start", "end"))
+        start, end = (_seconds(gap.get(name)) if isinstance(gap, dict) else None for name in ("start", "end"))
         if start is not None and end is not None:
             found.gaps.append(Gap(start, end, _count(gap.get("missed"))))
     for name, one in _items(value.get("workers"))[:_MOST_WORKERS]:
         if isinstance(one, dict):
             pid, processed, executed, started = map(_count, map(one.get, ("pid", "processed", "executed", "started")))
-            at_s = untrusted.number(one.get("at")) or 0.0
+            at_s = _seconds(one.get("at")) or 0.0
             found.workers[name] = WorkerCoverage(pid, processed, executed, started, at_s)
     return found
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:
     return list(value.items()) if isinstance(value, dict) else []
+
+
+def _seconds(value: object) -> float | None:
+    """Seconds since 1970; None for what is no time from 1970 to 2999."""
+    return untrusted.number(value) if untrusted.moment(value) is not None else None
 
 
 def _count(value: object) -> int:

@@ -25,7 +25,7 @@ from jobs_admin.fleet.worker_store import Named
 from jobs_admin.ingest import group_sightings
 from jobs_admin.models import Attempt, Failure, Group
 from jobs_admin.models.access import ENGINE
-from jobs_admin.models.failure import FailureState
+from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.group import GroupState
 from jobs_admin.worker.store import LEDGER_STORED_DAYS, STREAM_BYTES, with_report
 
@@ -229,11 +229,13 @@ def file_overdue_retries(now: datetime, delays: Delays) -> int:
     found = 0
     late = Failure.objects.filter(state=FailureState.RETRYING, due_at__lt=now - timedelta(seconds=_MARGIN_S))
     for source in sorted(set(late.values_list("source", flat=True).distinct())):
-        if config.is_pulled(source) or source in delays.late:
+        if config.keeps_dead(source) or source in delays.late:
             continue  # it is asked itself what became of its retries; or their reports may be among those that wait
         timeout_s = max(_visibility_timeout_s(source), delays.timeouts_s.get(source, 0.0))
         latest = now - timedelta(seconds=timeout_s + _MARGIN_S)
         rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, due_at__lt=latest)
+        # A retry that only events named is asked for in the result backend.
+        rows = rows.alias(seen=F("caveats").bitand(Caveat.SEEN)).filter(Q(caveats=None) | Q(seen=0))
         if source in delays.spooling:
             rows = rows.filter(due_at__lt=latest - _BACKLOG_PATIENCE)
         elif queues := [queue for of, queue in delays.backlogged if of == source]:

@@ -21,14 +21,14 @@ from django.db import Error, connections, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from jobs_admin import config, ingest
+from jobs_admin import config, ingest, trust
 from jobs_admin.core.envelope import Envelope, encode
 from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.core.text import representable
 from jobs_admin.db import counters
 from jobs_admin.ingest import lineages
 from jobs_admin.models import Failure, Source, Worker
-from jobs_admin.models.failure import FailureState
+from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.source import ALIVE_S
 from jobs_admin.retries import rechecking, rescheduling
 from jobs_admin.sources.base import Pulled, PulledSource, SourceError, Unread
@@ -184,7 +184,7 @@ def _file(reports: Sequence[Envelope]) -> int:
 
 def _file_part(reports: Sequence[Envelope]) -> int:
     try:
-        entries = [(_name(one), encode(one)) for one in lineages.assign_runs(_seen_jobs(reports))]
+        entries = [(_name(one), encode(one)) for one in _without_forged(lineages.assign_runs(_seen_jobs(reports)))]
     except Error:
         raise
     except Exception as error:  # one report of a page: those behind it are filed all the same
@@ -223,6 +223,26 @@ def _seen_jobs(reports: Sequence[Envelope]) -> list[Envelope]:
         known[one.source, representable(one.job_id)[:255]] = (state, one.attempt)
         found.append(one)
     return found
+
+
+def _without_forged(reports: Sequence[Envelope]) -> list[Envelope]:
+    """The reports, without those of events about jobs that a guard reported, where a guard has to sign.
+
+    Whoever may publish to the broker may publish events: they say of such a job no more than an unsigned report might.
+    """
+    trusted, now = trust.current(), timezone.now()
+    closed = {one.source for one in reports if one.is_seen and trusted.why_not_unsigned(one.source, now)}
+    if not closed:
+        return list(reports)
+    ids = [representable(one.job_id)[:255] for one in reports if one.source in closed]
+    rows = Failure.objects.filter(source__in=closed, job_id__in=ids).values_list("source", "job_id", "caveats")
+    guarded = {(source, job_id) for source, job_id, caveats in rows if not (caveats or 0) & Caveat.SEEN}
+    return [
+        one
+        for one in reports
+        if not (one.is_seen and one.source in closed)
+        or (one.lineage is None and (one.source, representable(one.job_id)[:255]) not in guarded)
+    ]
 
 
 def _set_aside(source: str, unread: Sequence[Unread]) -> None:

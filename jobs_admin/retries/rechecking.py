@@ -10,11 +10,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef
 
+from jobs_admin.core import untrusted
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, ReplayItem
@@ -43,7 +44,10 @@ def recheck(source: str, adapter: PulledSource, file: Callable[[Sequence[Envelop
     """Check some jobs and write their changes. `file` puts reports into the tables. Raises as the adapter does."""
     is_time = time.monotonic() - _rested.get(source, float("-inf")) >= _BETWEEN_S
     for state in (*_ON_THE_WAY, *(_AT_REST if is_time else ())):
-        if rows := _next(source, state):
+        rows = _next(source, state)
+        if adapter.can.follows:  # what a guard reported, it settles itself
+            rows = {ref: row for ref, row in rows.items() if (row.caveats or 0) & Caveat.SEEN}
+        if rows:
             changes = adapter.check_jobs(list(rows))
             file(changes.reports)
             _note(rows, changes)
@@ -103,7 +107,7 @@ def _note(rows: Mapping[Ref, Failure], changes: JobChanges) -> None:
         (row, due_at)
         for job, seconds in changes.due.items()
         if (row := rows.get(job)) is not None
-        and (due_at := _moment(seconds)) is not None
+        and (due_at := untrusted.moment(seconds)) is not None
         and (row.due_at is None or abs(row.due_at - due_at) > _SAME_MOMENT)
     ]
     for start in range(0, len(moved), _WRITTEN_AT_ONCE):
@@ -111,10 +115,3 @@ def _note(rows: Mapping[Ref, Failure], changes: JobChanges) -> None:
             for row, due_at in moved[start : start + _WRITTEN_AT_ONCE]:
                 waits = Failure.objects.filter(pk=row.pk, state=FailureState.RETRYING, run=row.run)
                 waits.filter(attempts=row.attempts).update(due_at=due_at)
-
-
-def _moment(seconds: float) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None

@@ -344,13 +344,13 @@ def test_a_source_whose_adapter_cannot_be_made_keeps_no_other_from_being_read(ta
     forget_configuration(config)
     requests = []
 
-    def keeps_dead(name):
+    def is_pulled(name):
         requests.append(name)
         if name == "bad":
             raise ValueError("a defect")
         return False  # else a thread would begin
 
-    monkeypatch.setattr(config, "keeps_dead", keeps_dead)
+    monkeypatch.setattr(config, "is_pulled", is_pulled)
     assert pulling.step("watch") is False and requests == ["bad", "table"]
 
 

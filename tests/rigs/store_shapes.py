@@ -19,6 +19,7 @@ import redis
 
 from jobs_admin import config, ingest
 from jobs_admin.core import keys, untrusted
+from jobs_admin.core.coverage import Coverage, Gap, Minute, WorkerCoverage, parse
 from jobs_admin.core.lint import configuration as lint_configuration
 from jobs_admin.core.lint import options as lint_options
 from jobs_admin.core.report_signature import SigningKey, sign
@@ -30,7 +31,7 @@ from jobs_admin.models import PolicyVersion, Source
 from jobs_admin.models.access import ENGINE
 from jobs_admin.policies import pushing
 from jobs_admin.policies.budgets import budgets
-from jobs_admin.queues import liveness
+from jobs_admin.queues import coverage, liveness
 from jobs_admin.retries import delayed, draining, promoting
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Ref, SourceError
@@ -286,6 +287,24 @@ def _find_sources() -> None:
     liveness.ingest_lags_s()
 
 
+_COVERAGE = json.loads(
+    Coverage(
+        at=1.79e9,
+        since=1.78e9,
+        minutes={29833333: Minute(3, 3, 1)},
+        gaps=[Gap(1.78e9, 1.781e9, 2)],
+        workers={"w@h": WorkerCoverage(1, 5, 4, 3, 1.79e9)},
+    ).dump()
+)
+
+
+def _read_coverage() -> None:
+    found = coverage._of_source(
+        "shop", parse(config.store().get(keys.coverage("shop"))) or Coverage(), datetime.now(UTC)
+    )
+    assert found.percent is None or 0 <= found.percent <= 100
+
+
 def _shared(name: str, sound: Any, field: str) -> Key:
     """Keys that guards of the version before share, read as the same key of a source is."""
     return Key(sound, _hash(keys.shared(name), field), shapes.KEYS[name].read, keys.shared(name))
@@ -296,6 +315,7 @@ KEYS: dict[str, Key] = shapes.KEYS | {
     "shared-in-hand": _shared("in-hand", shapes.KEYS["in-hand"].sound, f"shop/{BOOT}"),
     "shared-dropped": _shared("dropped", shapes.KEYS["dropped"].sound, BOOT),
     "shared-kept": Key(f"shop/{BOOT}", _members(keys.shared("kept")), (_deep_reap,), keys.shared("kept")),
+    "coverage": Key(_COVERAGE, _text(keys.coverage("shop")), (_read_coverage,), keys.coverage("shop")),
     "sources-found": Key("another", _put_source, (_find_sources,)),
     "failures-bytes": Key(1, _text(keys.failures_bytes("shop")), (_ingest, _append), keys.failures_bytes("shop")),
     "kept-places": Key(BOOT, _members(keys.kept_boots("shop")), (_deep_reap,), keys.kept_boots("shop")),
@@ -351,6 +371,7 @@ NAMED_BY: dict[str, Sequence[str]] = {
     "whole_since": ["whole-since"], "sent": ["sent"], "copies": ["copies", "copies-places"], "bullmq_kept": ["bullmq-kept"],
     "policies": ["policies"], "policies_version": ["policies-version"], "due": ["due"], "due_jobs": ["due-jobs"],
     "due_claims": ["due-claims"], "budget": ["budget"], "source_of": ["sources-found"],
+    "coverage": ["coverage"],
     "shared": ["shared-workers", "shared-in-hand", "shared-dropped", "shared-kept"],
 }  # fmt: skip
 # Functions whose key is not fuzzed here, and why.
@@ -360,6 +381,7 @@ NOT_HERE = {
     "leases": "read by workers' scripts alone",
     "starts": "read by workers' scripts alone",
     "once": "set, and never read",
+    "store_id": "compared with that of a backup, as bytes",
 }
 
 

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -33,10 +34,10 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self.partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
         self._members: dict[str, dict[str, Any]] = {}
         with _disk_errors(path):
-            descriptor = os.open(self.partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            descriptor = os.open(self.partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             self._file = os.fdopen(descriptor, "w+b")
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL)
 

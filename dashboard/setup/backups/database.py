@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import sqlite3
 import subprocess
@@ -64,7 +65,7 @@ def _write_sqlite(archive: Archive, began: Callable[[], None], progress: Progres
             source.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             began()
             page = source.execute("PRAGMA page_size").fetchone()[0]
-            os.close(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+            os.close(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as target:
                 source.backup(
                     target,
@@ -118,11 +119,11 @@ def check_free_sqlite() -> None:
 def extracted_sqlite(backup: Backup, statements: Statements, progress: Progress) -> Iterator[Callable[[], None]]:
     """Extract the database beside the current one and run the statements in it. Yields the function that puts it in place."""
     path = sqlite_path()
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.restored")
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}.restored")
     total = backup.members[MEMBER["sqlite"]]["bytes"]
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             for chunk in backup.read(MEMBER["sqlite"]):
                 file.write(chunk)
                 progress("Extracting the database", file.tell(), total)

@@ -45,7 +45,7 @@ def restore(path: Path, progress: Progress, *, replace: bool = False) -> Restore
         _check_contents(backup)
         keys.check(backup)
         running.check_stopped()
-        _check_replaced(replace)
+        _check_replaced(backup, replace)
         _check_space(backup)
         total = sum(int(one["bytes"]) for one in backup.members.values())
         backup.check(lambda done: progress("Checking the backup", done, total))
@@ -73,14 +73,24 @@ def _check_contents(backup: Backup) -> None:
         )
 
 
-def _check_replaced(replace: bool) -> None:
-    """Refuse a desk that has rows, unless they are to be replaced."""
-    if replace:
-        return
+def _check_replaced(backup: Backup, replace: bool) -> None:
+    """Refuse a database of another program, and a desk that has rows, unless they are to be replaced."""
     if connection.vendor == "sqlite" and not database.sqlite_path().exists():
         return
     try:
         tables = connection.introspection.table_names()
+        ours = (
+            set(connection.introspection.django_table_names()) | set(backup.manifest["tables"]) | {"django_migrations"}
+        )
+        # The tables of a search index of SQLite, which no model names.
+        foreign = sorted(one for one in tables if one not in ours and not one.startswith("jobs_admin_"))
+        if foreign:
+            raise BackupFailed(
+                f"The database has tables that are not Redrive's ({', '.join(foreign[:3])}), which a restore would delete. "
+                f"Name a database of Redrive's own in DATABASE_URL. {_UNCHANGED}"
+            )
+        if replace:
+            return
         with connection.cursor() as cursor:
             for table in ("jobs_admin_failure", "jobs_admin_auditevent", "auth_user"):
                 if table not in tables:

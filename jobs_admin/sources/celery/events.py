@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import base64
 import re
+import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,7 +23,8 @@ _MOST_IN_HAND = 20  # attempts of one job
 _MOST_WORKERS = 500
 _MOST_IN_MESSAGE = 1_000  # events; Celery sends at most 24 together
 _LARGEST_MESSAGE = 4 * 2**20  # bytes
-_LONGEST_ID, _LONGEST_NAME, _LONGEST_REPR = 255, 255, 4_000  # characters; Celery cuts a repr to 1,024
+_LONGEST_ID, _LONGEST_NAME, _LONGEST_REPR = 255, 255, 1_100  # characters; Celery cuts a repr to 1,024
+_MOST_TEXT = 64 * 2**20  # bytes of the arguments of jobs in hand
 _LONGEST_ERROR, _LONGEST_TRACE = 64 * 1024, 256 * 1024
 _MOST_ATTEMPTS = 2**31 - 1
 _REJECTED_S = 2.0  # a rejection without a failure beside it for so long is the end of its job
@@ -136,6 +138,7 @@ class Events:
     _retried: OrderedDict[str, int] = field(default_factory=OrderedDict)  # job id -> its attempts so far
     _finished: OrderedDict[str, None] = field(default_factory=OrderedDict)  # ids of jobs that failed for good
     _rejected: dict[str, None] = field(default_factory=dict)
+    _text: int = 0  # at most so many bytes of arguments
 
     def add(self, event: dict[str, Any], now: float) -> None:
         """Read an event. Never raises on what it contains."""
@@ -215,6 +218,16 @@ class Events:
         else:
             _remember(self.jobs, job_id, job)
         self._finished.pop(job_id, None)
+        self._text += _text_size(job)
+        if self._text > _MOST_TEXT:
+            self._bound_text()
+
+    def _bound_text(self) -> None:
+        """Measure the arguments of the jobs in hand; where they are too much, drop the jobs that are longest in hand."""
+        self._text = sum(_text_size(job) for job in self.jobs.values())
+        while self._text > _MOST_TEXT // 2 and self.jobs:
+            _, dropped = self.jobs.popitem(last=False)
+            self._text -= _text_size(dropped)
 
     def _take(self, job_id: str, *, is_retry: bool = False) -> Job | None:
         """The attempt in hand that ended: the earliest by a retry, by any other end the latest.
@@ -270,8 +283,8 @@ class Events:
         pid, processed = int(pid), int(processed)
         known = self.workers.get(name)
         if known is None or known.pid != pid:
-            if len(self.workers) >= _MOST_WORKERS:
-                return
+            if known is None and len(self.workers) >= _MOST_WORKERS:
+                del self.workers[min(self.workers, key=lambda one: self.workers[one].at)]
             is_restarted = known is not None and not known.at
             self.workers[name] = known = Worker(pid, 0 if is_restarted else processed, 0.0 if is_restarted else now)
         # Containers give each process of a worker the same number.
@@ -282,6 +295,15 @@ class Events:
         else:
             self.missed += ran
         known.processed, known.at = processed, now
+
+
+def _text_size(job: Job | None) -> int:
+    """Bytes of the arguments of a job and of its further attempts."""
+    size = 0
+    while job is not None:
+        size += sys.getsizeof(job.args) + sys.getsizeof(job.kwargs)
+        job = job.following
+    return size
 
 
 def _remember(among: OrderedDict[str, Any], job_id: str, value: Any) -> None:

@@ -29,6 +29,7 @@ from jobs_admin.sources.base import (
     SourceError,
     SourceSettings,
     SourceUnreachable,
+    Unread,
 )
 from jobs_admin.sources.celery import events as celery_events
 from jobs_admin.sources.celery.events import Ended, Events
@@ -141,7 +142,12 @@ class Followed:
         self._count(coverage, now)
         ended = self._events.take_ended(now)
         stored = self._read_results([one.job_id for one in ended if one.kind != "success"])
-        reports = [self._report(one, stored.get(one.job_id)) for one in ended]
+        reports, unread = [], []
+        for one in ended:
+            try:
+                reports.append(self._report(one, stored.get(one.job_id)))
+            except Exception as error:  # the others are filed all the same
+                unread.append(Unread.from_error(self._queue(), one.job_id, one.error.encode(), error))
         is_more = self._listener is not None and self._listener.is_more
         if not is_more:
             reports += self._missed_failures(now)
@@ -149,7 +155,7 @@ class Followed:
         ran = {(self._queue(), int(now // 60)): succeeded} if succeeded else {}
         if self._listener is not None and self._listener.is_subscribed:
             coverage.at = now
-        self._unfiled = Pulled(reports, after, is_more, receipt=coverage.dump(), ran=ran)
+        self._unfiled = Pulled(reports, after, is_more, receipt=coverage.dump(), ran=ran, unread=unread)
         return self._unfiled
 
     def confirm_filed(self, pulled: Pulled) -> None:
