@@ -80,7 +80,7 @@ def _database() -> Iterator[checks.CheckMessage]:
     database = settings.DATABASES[DEFAULT_DB_ALIAS]
     if database["ENGINE"].endswith("sqlite3") and database.get("OPTIONS", {}).get("transaction_mode") != "IMMEDIATE":
         yield checks.Warning(
-            "Redrive's processes write at the same time, and SQLite refuses some of them as the database is set.",
+            "Redrive's processes write at the same time, and SQLite refuses some of their writes with these settings.",
             hint="Set OPTIONS = {'transaction_mode': 'IMMEDIATE'} of the default database, or use PostgreSQL.",
             id="redrive.W001",
         )

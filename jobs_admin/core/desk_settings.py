@@ -18,7 +18,7 @@ class BadSetting(ValueError):
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise BadSetting(f"{name} must be a text, not {type(value).__name__}.")
+        raise BadSetting(f"{name} must be a string, not {type(value).__name__}.")
     return value
 
 
@@ -26,7 +26,7 @@ def _texts(name: str, value: Any) -> list[str]:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     if not isinstance(value, (list, tuple)) or not all(isinstance(part, str) for part in value):
-        raise BadSetting(f"{name} must be a list of texts, not {type(value).__name__}.")
+        raise BadSetting(f"{name} must be a list of strings, not {type(value).__name__}.")
     return list(value)
 
 
@@ -60,7 +60,7 @@ def _allowances(name: str, value: Any) -> list[str]:
     try:
         web_address.parse_allowed(found)
     except web_address.BadAllowance as error:
-        raise BadSetting(f"{name}: {error}. Write such as 10.2.0.0/16, hooks.internal.") from error
+        raise BadSetting(f"{name}: {error}. Example: 10.2.0.0/16, hooks.internal.") from error
     return found
 
 
@@ -73,11 +73,11 @@ def _networks(name: str, value: Any) -> list[IPv4Network | IPv6Network]:
             network = ip_network(part, strict=False)
         except ValueError as error:
             raise BadSetting(
-                f"{name}: {part!r} is neither an address nor a network. Write such as 127.0.0.1, 10.2.0.0/16."
+                f"{name}: {part!r} is neither an address nor a network. Example: 127.0.0.1, 10.2.0.0/16."
             ) from error
         if network.prefixlen == 0:
             raise BadSetting(
-                f"{name}: {part} is every address, so that any client could name any other. Name your proxies alone."
+                f"{name}: {part} is every address, so any client could pose as any other. List only your proxies."
             )
         found.append(network)
     return found
@@ -93,7 +93,7 @@ def _contacts(name: str, value: Any) -> list[str]:
         contact = f"mailto:{part}" if "@" in part and ":" not in part else part
         if not _CONTACT.fullmatch(contact):
             raise BadSetting(
-                f"{name}: {part!r} is no contact. Write such as security@example.com, https://example.com/report."
+                f"{name}: {part!r} is not a contact. Example: security@example.com, https://example.com/report."
             )
         found.append(contact)
     return found

@@ -47,6 +47,6 @@ def newer_sentence() -> str:
         return ""
     return (
         f"The database belongs to a newer version of Redrive: it has {newer[-1]}, and this version knows up to "
-        f"{max(known_migrations())}. Install the newer version again, or restore a backup of this one; REDRIVE_NEWER_SCHEMA=1 runs this "
-        "version anyway, where the newer one only added to the schema. Nothing was changed."
+        f"{max(known_migrations())}. Install the newer version again, or restore a backup of this one. REDRIVE_NEWER_SCHEMA=1 starts this "
+        "version anyway, if the newer one only added to the schema. Nothing was changed."
     )

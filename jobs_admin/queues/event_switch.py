@@ -23,7 +23,7 @@ def switch(viewer: Viewer, source: str, *, on: bool) -> None:
     act = "source.enable_events" if on else "source.disable_events"
     authorize(viewer, ADMIN, source, act, f"source:{source}")
     if not coverage.is_followed(source):
-        raise Refused("wrong_state", f"{source} is no source with `guard = false`. Nothing was sent.")
+        raise Refused("wrong_state", f"{source} is not a source in guest mode (`guard = false`). Nothing was sent.")
     try:
         with transaction.atomic():
             audit.record(viewer, act, f"source:{source}", source=source)

@@ -30,14 +30,14 @@ class Command(BaseCommand):
         self.stdout.write(f"Restored {done.rows:,} rows as of {done.made_at:%-d %b %Y %H:%M:%S} UTC.")
         counts = done.store
         self.stdout.write(
-            f"Store: {counts['restored']:,} keys restored; {counts['present']:,} were there, newer, and stay. "
+            f"Store: {counts['restored']:,} keys restored; {counts['present']:,} were already there, newer, and stay. "
             f"Delayed retries: {counts['delayed']:,} restored, {counts['overdue']:,} left out (due since the backup), "
-            f"{counts['settled']:,} left to this store, which is the one of the backup."
+            f"{counts['settled']:,} left as they are: this store is the one that was backed up."
         )
         if done.paused:
             self.stdout.write(
-                f"{done.paused:,} open {'replay is' if done.paused == 1 else 'replays are'} paused. `watch` looks up in the "
-                "ledgers which of the jobs were sent since, and marks them; then resume."
+                f"{done.paused:,} open {'replay is' if done.paused == 1 else 'replays are'} paused. `watch` checks in the "
+                "ledgers which jobs were sent since the backup, and marks them. Then resume."
             )
         for note in done.notes:
             self.stdout.write(note)

@@ -107,7 +107,7 @@ class Backup:
             raise BackupFailed(f"{path} cannot be read: {why}. Nothing was changed.") from error
         except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, EOFError) as error:
             raise BackupFailed(
-                f"{path} is no complete backup of Redrive: it was cut off, changed, or is another file. Nothing was changed."
+                f"{path} is not a complete Redrive backup: it is truncated, changed, or another kind of file. Nothing was changed."
             ) from error
         if number > FORMAT:
             raise BackupFailed(

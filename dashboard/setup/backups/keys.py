@@ -28,7 +28,9 @@ def check(backup: Backup) -> None:
     if MEMBER not in backup.members:
         missing = [name for name in (SECRET, PAYLOAD) if not environment.get(name)]
         if missing:
-            raise BackupFailed(f"The backup has no keys: set {' and '.join(missing)} of its time. Nothing was changed.")
+            raise BackupFailed(
+                f"The backup has no keys: set the {' and '.join(missing)} it was made with. Nothing was changed."
+            )
         return
     if not environment.is_given(PAYLOAD):
         return
@@ -37,15 +39,15 @@ def check(backup: Backup) -> None:
     if missing:
         names = ", ".join(payload_key_id(key) for key in missing)
         raise BackupFailed(
-            f"{PAYLOAD} lacks a key of the backup ({names}), so its messages could not be read. Add the key behind the "
-            f"first: it is in {MEMBER} of the backup. Nothing was changed."
+            f"{PAYLOAD} lacks a key of the backup ({names}), so its messages could not be read. Add the key after the "
+            f"first: it is in {MEMBER} in the backup. Nothing was changed."
         )
 
 
 def load(backup: Backup, folder: Path) -> list[str]:
     """Write the keys into `up.json`, those of the backup first, unless the environment sets them. Return what to know."""
     if MEMBER not in backup.members:
-        return ["The backup has no keys: those of this desk must be the keys of its time."]
+        return ["The backup has no keys: this desk needs the keys that the backup was made with."]
     found, made, notes = _read(backup), environment.read_made(folder), []
     current = dict(made)
     if not environment.is_given(PAYLOAD):
@@ -55,7 +57,9 @@ def load(backup: Backup, folder: Path) -> list[str]:
     if not environment.is_given(SECRET):
         made[SECRET] = found[SECRET]
     elif environment.get(SECRET) != found.get(SECRET):
-        notes.append("SECRET_KEY is not that of the backup: sessions end, and earlier audit entries do not verify.")
+        notes.append(
+            "SECRET_KEY differs from that of the backup: sessions end, and earlier audit entries do not verify."
+        )
     made |= {name: found[name] for name in _MADE_BY_UP if name in found}
     if made != current:
         environment.write_made(folder, made)

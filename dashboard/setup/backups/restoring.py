@@ -134,7 +134,7 @@ def _restore(backup: Backup, client: redis.Redis, progress: Progress) -> Restore
     except (DatabaseError, redis.RedisError, CommandError, OSError) as error:
         why = about_database(error) if isinstance(error, DatabaseError) else str(error)
         raise BackupFailed(
-            f"The rows of the backup are in place and its replays are paused, but what follows failed: {why}. Run `upgrade`, "
+            f"The database is restored and its replays are paused, but a later step failed: {why}. Run `upgrade`, "
             "then `audit accept --reason restored`, before you start watch and web."
         ) from error
     rows = sum(backup.manifest["tables"].values())

@@ -107,7 +107,7 @@ def _check_history() -> list[Finding]:
         loader.check_consistent_history(connection)
         conflicts = loader.detect_conflicts()
     except InconsistentMigrationHistory as error:
-        fix = "Restore a backup of before, or install the version that made the database."
+        fix = "Restore an earlier backup, or install the version that made the database."
         return [Finding("history", HIGH, f"The recorded migrations contradict each other: {error}", fix)]
     if conflicts:
         names = ", ".join(sorted(name for found in conflicts.values() for name in found))
@@ -135,7 +135,7 @@ def _variables() -> list[Finding]:
 def _check_tools() -> list[Finding]:
     if connection.vendor != "postgresql" or shutil.which("pg_dump"):
         return []
-    fix = "Install PostgreSQL's client programs, or back up otherwise and use --no-backup."
+    fix = "Install PostgreSQL's client programs, or back up another way and use --no-backup."
     return [Finding("pg-dump", HIGH, "pg_dump is not on PATH: `upgrade` cannot make a backup.", fix)]
 
 
@@ -208,9 +208,9 @@ def _find_interrupted(tables: set[str]) -> list[Finding]:
         text = f"An interrupted upgrade left half-built indexes: {', '.join(names)}."
         found.append(Finding("index-half", WARNING, text, "Run `upgrade`, which drops them and builds them again."))
     if "jobs_admin_failure" in tables and not has_triggers():
-        text = "An interrupted upgrade left the table of failures without the triggers that count."
+        text = "An interrupted upgrade left the table of failures without the triggers that count its rows."
         found.append(
-            Finding("triggers", WARNING, text, "Stop watch and run `upgrade`, which creates them and counts again.")
+            Finding("triggers", WARNING, text, "Stop watch and run `upgrade`, which creates the triggers and recounts.")
         )
     return found
 

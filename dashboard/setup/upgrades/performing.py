@@ -80,7 +80,7 @@ def _make_backup(write: Callable[[str], object]) -> Path:
         # Its audit entry needs only tables of the first version.
         made = writing.write(path, Progress(write))
     except BackupFailed as failed:
-        raise UpgradeFailed(f"{failed} Nothing was migrated; --no-backup goes on without.") from failed
+        raise UpgradeFailed(f"{failed} Nothing was migrated. To upgrade without a backup, use --no-backup.") from failed
     write(f"Backup: {made.path}, {format_bytes(made.size)}.")
     return made.path
 
@@ -99,7 +99,7 @@ def _broken(error: Exception, lines: _Lines, backup: Path | None) -> str:
         if lines.applied
         else ""
     )
-    back = f" To go back, install the former version and restore {backup}." if backup else ""
+    back = f" To go back, install the previous version and restore {backup}." if backup else ""
     return f"{where}: {why.rstrip('.')}. {done}Fix the cause and run `upgrade` again.{back}"
 
 

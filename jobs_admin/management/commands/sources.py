@@ -39,7 +39,7 @@ class Command(BaseCommand):
         }
         for act, what in events.items():
             acts.add_parser(act, help=what).add_argument("source", metavar="SOURCE")
-        acts.add_parser("coverage", help="List what was seen of sources in guest mode in the last hour.")
+        acts.add_parser("coverage", help="Show the coverage of sources in guest mode in the last hour.")
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
     def handle(self, *, act: str, source: str = "", **options: object) -> None:
@@ -68,8 +68,8 @@ def _confirmation(act: str, source: str) -> str:
     if act in ("enable-events", "disable-events"):
         event_switch.switch(terminal.viewer(), source, on=act == "enable-events")
         if act == "disable-events":
-            return f"Workers of {source} were asked to send no more events of their jobs."
-        return f"Workers of {source} were asked to send events of their jobs. A worker that restarts no longer does without -E."
+            return f"Workers of {source} were asked to stop sending events of their jobs."
+        return f"Workers of {source} were asked to send events of their jobs. A worker that restarts without -E stops sending them."
     is_waiting = source in {one.source for one in admission.state(terminal.viewer(), timezone.now()).waiting}
     count = (admission.discard if is_waiting else admission.discard_refused)(terminal.viewer(), source)
     return f"{count:,} reports of {source} are deleted."

@@ -97,9 +97,9 @@ class Followed:
                 Finding(
                     "events-off",
                     "warning",
-                    f"{'This worker sends' if len(silent) == 1 else 'These workers send'} no events of their jobs: {names}. "
+                    f"{'This worker sends' if len(silent) == 1 else 'These workers send'} no events of jobs: {names}. "
                     "Their failures are seen only where the result backend stores them.",
-                    "Start them with -E, or set worker_send_task_events = True. Or send enable_events once: "
+                    "Start them with -E, or set worker_send_task_events = True. Or switch events on in running workers: "
                     f"{COMMAND} sources enable-events {self.name}",
                 )
             )

@@ -86,7 +86,7 @@ class Listener:
                     self._why = f"Events of {self._where} were not read for {_UNREAD_S:.0f} s."
                     break
         except NotFound:
-            self._why = f"{self._where} has no events: no worker has declared their exchange. Start a worker."
+            self._why = f"{self._where} has no events: no worker has declared the event exchange yet. Start a worker."
         except redis.AuthenticationError:
             self._why = f"{self._where} refused the login. Check the user and password in the URL."
         except redis.exceptions.NoPermissionError as error:

@@ -54,4 +54,4 @@ def switch_events(url: str, on: bool, transport_options: Mapping[str, Any], ssl:
             mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)  # type: ignore[no-untyped-call]
             mailbox.abcast("enable_events" if on else "disable_events")
     except (redis.RedisError, AMQPError, KombuError, OSError, KeyError) as error:
-        raise SourceUnreachable(f"The broker did not accept it ({type(error).__name__}).") from error
+        raise SourceUnreachable(f"The broker did not accept the command ({type(error).__name__}).") from error

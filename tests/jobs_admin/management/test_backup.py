@@ -127,7 +127,7 @@ def test_the_store_gets_what_it_lacks_and_retries_that_are_not_due_yet(desk, sto
     store.flushdb()
     store.xadd(stream, {"v": "newer"})
     output = desk.run("restore", str(tmp_path / "backup.zip"), "--replace")
-    assert "2 keys restored; 0 were there, newer, and stay. Delayed retries: 1 restored, 1 left out" in output
+    assert "2 keys restored; 0 were already there, newer, and stay. Delayed retries: 1 restored, 1 left out" in output
     assert [fields for _, fields in store.xrange(stream)] == [{b"v": b"newer"}, {b"v": b"1"}]
     assert store.get(keys.switch()) == b"off" and 900 < store.ttl(keys.switch()) <= 1000
     assert (store.zrange(due, 0, -1), store.hkeys(keys.due_jobs("shop"))) == ([b"late"], [b"late"])
@@ -167,7 +167,7 @@ def test_each_error_is_a_sentence_and_changes_nothing(desk, store, tmp_path):
     content = file.read_bytes()
     for damaged in (content[: len(content) // 2], b"", b"no backup"):
         other.write_bytes(damaged)
-        assert "is no complete backup of Redrive" in refused("restore", str(other), "--replace")
+        assert "is not a complete Redrive backup" in refused("restore", str(other), "--replace")
     with zipfile.ZipFile(file) as was:
         name, manifest = was.namelist()[1], json.loads(was.read("manifest.json"))
         at = was.getinfo(name).header_offset + 200
