@@ -228,7 +228,7 @@ class Desk(replays_desk.Desk):
                 [sys.executable, "manage.py", "watch", "--only", _STEPS], stdout=output, stderr=subprocess.STDOUT
             )
         self.shell = self._begin(
-            [sys.executable, "-c", replays_desk._BEGIN + _SHELL],
+            [sys.executable, "-c", replays_desk.BEGIN + _SHELL],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -91,7 +91,7 @@
   });
   // A menu that is open, text that is being chosen, or a form that is being sent, is not pulled away under the hand.
   document.addEventListener("htmx:beforeSwap", (event) => {
-    if (!isLivePart(event)) return;
+    if (!event.detail.requestConfig.elt.matches("[data-live]")) return; // an act, perhaps into a live part
     const chosen = document.getSelection();
     if (acting.size || (chosen && !chosen.isCollapsed && event.detail.elt.contains(chosen.anchorNode))) {
       event.detail.shouldSwap = false;
