@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,7 @@ DEPLOY = ROOT / "deploy"
 
 def program(name: str, package: str) -> str:
     """The program's path; skips by name where this machine lacks it."""
-    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin")
     if found is None:
         pytest.skip(f"no {name} on this machine (Debian and Ubuntu: apt install {package})")
     return found
