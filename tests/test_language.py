@@ -50,7 +50,7 @@ WIRE = {
     "dashboard/groups/rules/api_shapes.py": {"says", "looked_at"},
     "dashboard/policies/api_shapes.py": {"says", "held_back", "looked_at"},
     "dashboard/policies/lint/api.py": {"looked_at"},
-    "dashboard/queues/depth/api.py": {"Told", "tell_release"},
+    "dashboard/queues/depth/api.py": {"Told"},
     "dashboard/queues/workers/api.py": {"held"},
     "dashboard/retries/api.py": {"Asked", "looked"},
     "demo/mailer.py": {"letter"},  # an argument of the demo's jobs

@@ -44,7 +44,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def openapi():
     import_module("dashboard.routes.api")  # the calls are added as it is read
-    return api.get_openapi_schema(path_prefix="/api/v1/")
+    return api.get_openapi_schema(path_prefix="/api/")
 
 
 def commands():

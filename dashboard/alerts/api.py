@@ -85,7 +85,7 @@ def list_alerts(
 
 @api.get("/alerts/{alert_id}", response={200: alert_shapes.AlertDetail, **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
-def one_alert(request: HttpRequest, alert_id: Number) -> Any:
+def get_alert(request: HttpRequest, alert_id: Number) -> Any:
     """Return one alert with its timeline, the alerts of the same notification, the groups that grew, and earlier
     similar alerts."""
     return alert_shapes.alert_detail(request.auth, alerts.get(request.auth, alert_id), timezone.now())
@@ -124,7 +124,7 @@ def list_alert_rules(request: HttpRequest) -> Any:
 
 @api.post("/rules", response={201: alert_shapes.RuleItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
-def make_alert_rule(request: HttpRequest, body: RuleDocument) -> Any:
+def create_alert_rule(request: HttpRequest, body: RuleDocument) -> Any:
     """Create an alert rule. It is evaluated from the next round, within five seconds."""
     return Status(201, alert_shapes.rule(request.auth, alerts.save_rule(request.auth, body.document())))
 
@@ -139,7 +139,7 @@ def preview_alert_rule(request: HttpRequest, body: RulePreviewed) -> Any:
 
 @api.get("/rules/{rule_id}", response={200: alert_shapes.RuleItem, **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
-def one_alert_rule(request: HttpRequest, rule_id: Number) -> Any:
+def get_alert_rule(request: HttpRequest, rule_id: Number) -> Any:
     return alert_shapes.rule(request.auth, alerts.rule(request.auth, rule_id))
 
 
@@ -171,7 +171,7 @@ def list_silences(request: HttpRequest, over: bool = False) -> Any:
 
 @api.post("/silences", response={201: alert_shapes.SilenceItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
-def make_silence(request: HttpRequest, body: NewSilence) -> Any:
+def create_silence(request: HttpRequest, body: NewSilence) -> Any:
     """Silence the alerts that match every matcher. Matchers: `source`, `queue`, `rule` (globs), `severity`,
     `alert` (a number)."""
     if (body.ends_at is None) == (body.for_s is None):

@@ -16,7 +16,7 @@ from jobs_admin.models.access import ADMIN
 
 @api.get("/audit", response={200: shapes.Listed[audit_shapes.AuditItem], **REFUSALS}, tags=["audit"])
 @needs(ADMIN)
-def audit(request: HttpRequest, after: After = None, limit: Limit = 50) -> Any:
+def list_audit_events(request: HttpRequest, after: After = None, limit: Limit = 50) -> Any:
     """Return the audit, latest first: changes and refused attempts with their user. Needs the role admin; admins
     of one source see its entries only."""
     page = audit_log.list_events(viewer_of(request), after=after, limit=limit)

@@ -107,7 +107,7 @@ def act_on_failures(request: HttpRequest, body: BulkAct) -> Any:
 
 @api.post("/failures/bulk/next", response={200: failure_shapes.BulkResult, **REFUSALS}, tags=["failures"])
 @needs(OPERATOR)
-def continue_act(request: HttpRequest, body: Next) -> Any:
+def continue_act_on_failures(request: HttpRequest, body: Next) -> Any:
     """Continue an action of this token. Without further calls, the changes made so far remain."""
     viewer = viewer_of(request)
     try:
@@ -120,7 +120,7 @@ def continue_act(request: HttpRequest, body: Next) -> Any:
 
 @api.post("/failures/undo", response={200: failure_shapes.BulkResult, **REFUSALS}, tags=["failures"])
 @needs(OPERATOR)
-def undo_act(request: HttpRequest, body: Key) -> Any:
+def undo_act_on_failures(request: HttpRequest, body: Key) -> Any:
     """Revert what the action `key` changed, except jobs changed since."""
     viewer = viewer_of(request)
     return _step(viewer, triage.begin_undo(viewer, body.key))
@@ -139,7 +139,7 @@ def _salt(viewer: Viewer) -> str:
 
 @api.get("/failures/{failure_id}", response={200: failure_shapes.FailureDetail, **REFUSALS}, tags=["failures"])
 @needs(VIEWER)
-def one_failure(request: HttpRequest, failure_id: Number) -> Any:
+def get_failure(request: HttpRequest, failure_id: Number) -> Any:
     viewer = viewer_of(request)
     return failure_answer(viewer, failures.get(viewer, failure_id))
 

@@ -88,7 +88,7 @@ def change_groups(request: HttpRequest, body: GroupsChange) -> Any:
 
 @api.post("/groups/undo", response={200: group_shapes.UndoneGroups, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
-def undo_groups(request: HttpRequest, body: Receipt) -> Any:
+def undo_change_groups(request: HttpRequest, body: Receipt) -> Any:
     """Undo a change of groups by this token. Groups changed since are not restored."""
     done = group_changes.undo(request.auth, body.receipt)
     return {"undone": done.fingerprints, "changed_since": done.changed_since}
@@ -96,7 +96,7 @@ def undo_groups(request: HttpRequest, body: Receipt) -> Any:
 
 @api.get("/groups/{fingerprint}", response={200: group_shapes.GroupDetailItem, **REFUSALS}, tags=["groups"])
 @needs(VIEWER)
-def one_group(request: HttpRequest, fingerprint: str) -> Any:
+def get_group(request: HttpRequest, fingerprint: str) -> Any:
     return _group(request.auth, fingerprint)
 
 

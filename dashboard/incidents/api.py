@@ -71,7 +71,7 @@ class Incident(Schema):
 
 @api.get("/incident", response={200: Incident, **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
-def one_incident(request: HttpRequest, source: str = "", queue: str = "", since: str = "", until: str = "") -> Any:
+def get_incident(request: HttpRequest, source: str = "", queue: str = "", since: str = "", until: str = "") -> Any:
     """Return one outage, from its first failure to the last recovered job. Without times, the latest outage."""
     now = timezone.now()
     given = {"source": source, "queue": queue, "since": since, "until": until}

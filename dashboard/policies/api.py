@@ -82,7 +82,7 @@ def backtest_policy(request: HttpRequest, body: Backtested) -> Any:
 
 @api.get("/policies/{name}", response={200: policy_shapes.PolicyItem, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
-def one_policy(request: HttpRequest, name: Name) -> Any:
+def get_policy(request: HttpRequest, name: Name) -> Any:
     """Return the version in force, and the workers that have it."""
     return _answer(request.auth, policies.get(request.auth, name))
 
@@ -116,7 +116,7 @@ def withdraw_policy(
 
 @api.get("/policies/{name}/observed", response={200: policy_shapes.Observed, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
-def observed_by_policy(request: HttpRequest, name: Name) -> Any:
+def get_policy_observations(request: HttpRequest, name: Name) -> Any:
     """Return how many decisions the version in force, in mode observe, would have changed."""
     row = policies.get(request.auth, name)
     return policy_shapes.observed(row, policies.observed(request.auth, row))
@@ -124,7 +124,7 @@ def observed_by_policy(request: HttpRequest, name: Name) -> Any:
 
 @api.get("/policies/{name}/budget", response={200: policy_shapes.Budget, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
-def policy_budget(request: HttpRequest, name: Name) -> Any:
+def get_policy_budget(request: HttpRequest, name: Name) -> Any:
     """Return the number of retries left in the budget."""
     found = policies.get(request.auth, name)
     return policy_shapes.budget(found, policies.budget(request.auth, found))
@@ -136,7 +136,7 @@ def policy_budget(request: HttpRequest, name: Name) -> Any:
     tags=["policies"],
 )
 @needs(VIEWER)
-def list_versions(request: HttpRequest, name: Name, after: After = None, limit: Limit = 50) -> Any:
+def list_policy_versions(request: HttpRequest, name: Name, after: After = None, limit: Limit = 50) -> Any:
     """Return all versions that were in force under the name, latest first."""
     page = policies.versions(request.auth, name, after=after, limit=limit)
     return shapes.listed(page.rows, policy_shapes.version, next=page.next, count=page.count)
@@ -149,7 +149,7 @@ def list_versions(request: HttpRequest, name: Name, after: After = None, limit: 
     tags=["policies"],
 )
 @needs(OPERATOR)
-def put_back_policy(request: HttpRequest, name: Name, version: Number, body: PutBack) -> Any:
+def restore_policy_version(request: HttpRequest, name: Name, version: Number, body: PutBack) -> Any:
     """Publish the document of this version again, as the next version."""
     made = policies.put_back(request.auth, name, version, expected_version=body.expected_version, reason=body.reason)
     return Status(201, _answer(request.auth, made))

@@ -181,13 +181,13 @@ def list_replays(request: HttpRequest, after: After = None, limit: Limit = 50) -
 
 @api.get("/replays/{replay_id}", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
 @needs(VIEWER)
-def one_replay(request: HttpRequest, replay_id: Number) -> Any:
+def get_replay(request: HttpRequest, replay_id: Number) -> Any:
     return _replay(request.auth, replays.find(request.auth, replay_id))
 
 
 @api.patch("/replays/{replay_id}", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
-def change_pace(request: HttpRequest, replay_id: Number, body: Pace) -> Any:
+def change_replay_pace(request: HttpRequest, replay_id: Number, body: Pace) -> Any:
     viewer = request.auth
     return _replay(viewer, replays.change_pace(viewer, replays.find(viewer, replay_id), body.pace, reason=body.reason))
 
@@ -246,7 +246,7 @@ for _name in ("approve", "pause", "cancel"):
     "/replays/{replay_id}/items", response={200: shapes.Listed[replay_shapes.ItemDetail], **REFUSALS}, tags=["replays"]
 )
 @needs(VIEWER)
-def list_items(
+def list_replay_items(
     request: HttpRequest, replay_id: Number, state: ItemState | None = None, after: After = None, limit: Limit = 50
 ) -> Any:
     viewer = request.auth
@@ -266,7 +266,7 @@ def list_items(
     "/replays/{replay_id}/items/{n}/resolve", response={200: replay_shapes.ItemDetail, **REFUSALS}, tags=["replays"]
 )
 @needs(OPERATOR)
-def resolve_item(request: HttpRequest, replay_id: Number, n: Number, body: Resolution) -> Any:
+def resolve_replay_item(request: HttpRequest, replay_id: Number, n: Number, body: Resolution) -> Any:
     """Record the outcome of an uncertain item: `ran` or `lost`."""
     viewer = request.auth
     found = replays.find(viewer, replay_id)
@@ -277,7 +277,7 @@ def resolve_item(request: HttpRequest, replay_id: Number, n: Number, body: Resol
 
 @api.post("/replays/{replay_id}/resolve", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
-def resolve_items(request: HttpRequest, replay_id: Number, body: Resolutions) -> Any:
+def resolve_replay_items(request: HttpRequest, replay_id: Number, body: Resolutions) -> Any:
     """Record the outcome of all uncertain items, or those that match `q`: `ran`, or `lost` (dead again)."""
     viewer = request.auth
     found = replays.find(viewer, replay_id)

@@ -119,7 +119,7 @@ def preview_reschedule(request: HttpRequest, body: Asked) -> Any:
 
 @api.post("/retries", response={201: RescheduleItem, **REFUSALS}, tags=["retries"])
 @needs(OPERATOR)
-def plan_reschedule(request: HttpRequest, body: Planned) -> Any:
+def create_reschedule(request: HttpRequest, body: Planned) -> Any:
     """Reschedule waiting retries. `watch` applies the change within seconds."""
     made = rescheduling.plan(
         request.auth,
@@ -141,7 +141,7 @@ def list_reschedules(request: HttpRequest, after: After = None, limit: Limit = 5
 
 @api.get("/retries/{reschedule_id}", response={200: RescheduleItem, **REFUSALS}, tags=["retries"])
 @needs(VIEWER)
-def one_reschedule(request: HttpRequest, reschedule_id: Number) -> Any:
+def get_reschedule(request: HttpRequest, reschedule_id: Number) -> Any:
     return _item(rescheduling.find(request.auth, reschedule_id))
 
 

@@ -55,7 +55,7 @@ def _answer(viewer: Viewer, view: SavedView) -> dict[str, Any]:
 
 @api.get("/views", response={200: shapes.Listed[view_shapes.ViewItem], **REFUSALS}, tags=["views"])
 @needs(VIEWER)
-def list_views(request: HttpRequest) -> Any:
+def list_saved_views(request: HttpRequest) -> Any:
     """Return shared views with their current counts."""
     viewer: Viewer = request.auth
     views = saved_views.listing(viewer)
@@ -64,7 +64,7 @@ def list_views(request: HttpRequest) -> Any:
 
 @api.post("/views", response={201: view_shapes.ViewItem, **REFUSALS}, tags=["views"])
 @needs(OPERATOR)
-def save_view(request: HttpRequest, body: NewView) -> Any:
+def create_saved_view(request: HttpRequest, body: NewView) -> Any:
     """Save a search as a view, shared with everyone on the desk."""
     values = {"name": body.name, "query": body.q, "columns": body.columns, "is_shared": body.is_shared}
     made = saved_views.save(request.auth, **values)
@@ -73,7 +73,7 @@ def save_view(request: HttpRequest, body: NewView) -> Any:
 
 @api.patch("/views/{view_id}", response={200: view_shapes.ViewItem, **REFUSALS}, tags=["views"])
 @needs(OPERATOR)
-def change_view(request: HttpRequest, view_id: Number, body: ViewChange) -> Any:
+def change_saved_view(request: HttpRequest, view_id: Number, body: ViewChange) -> Any:
     given = body.model_dump(exclude_unset=True, exclude_none=True)
     changes = {("query" if name == "q" else name): value for name, value in given.items()}
     view = saved_views.get(request.auth, view_id)
@@ -82,6 +82,6 @@ def change_view(request: HttpRequest, view_id: Number, body: ViewChange) -> Any:
 
 @api.delete("/views/{view_id}", response={204: None, **REFUSALS}, tags=["views"])
 @needs(OPERATOR)
-def delete_view(request: HttpRequest, view_id: Number) -> Any:
+def delete_saved_view(request: HttpRequest, view_id: Number) -> Any:
     saved_views.delete(request.auth, saved_views.get(request.auth, view_id))
     return Status(204, None)

@@ -58,7 +58,7 @@ class Address:
     """One address, and of the API one call at it."""
 
     route: str  # "/failures/<int:pk>/", with what it is mounted under
-    name: str  # "failure-detail", "admin:jobs_admin_failure_change", "api:one_failure"
+    name: str  # "failure-detail", "admin:jobs_admin_failure_change", "api:get_failure"
     right: str  # "" where none is declared
     methods: tuple[str, ...]  # of GET, POST, PATCH …; HEAD goes with GET
     to_change: str = ""  # of a record in Django's admin: who may send its form

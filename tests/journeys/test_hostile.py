@@ -586,7 +586,7 @@ def test_exports_and_answers_of_the_api_are_no_pages(hostile, live_server, clien
         if address.kind == "page" and as_page(address):
             continue
         # A depth is of one queue.
-        of_queue = {"source": "shop", "queue": payload(0, 0)} if address.name == "api:depth" else {}
+        of_queue = {"source": "shop", "queue": payload(0, 0)} if address.name == "api:get_depth" else {}
         answer = client.get(path_of(address, rows), of_queue, headers={"Authorization": f"Bearer {bearer}"})
         kind = answer["Content-Type"].split(";")[0]
         if kind not in {

@@ -380,14 +380,14 @@ _BODIES: dict[str, dict[str, Any]] = {
     "api:preview_replay": {"q": "state:dead"},
     "api:start_replay": {"q": "state:dead", "reason": "because"},
     "api:preview_reschedule": {"q": "", "change": {"max_attempts": 9}},
-    "api:plan_reschedule": {"q": "", "change": {"max_attempts": 9}, "reason": "because"},
-    "api:change_pace": {"pace": {"style": "steady", "rate": 3}},
-    "api:resolve_item": {"as": "ran"},
-    "api:resolve_items": {"as": "ran"},
+    "api:create_reschedule": {"q": "", "change": {"max_attempts": 9}, "reason": "because"},
+    "api:change_replay_pace": {"pace": {"style": "steady", "rate": 3}},
+    "api:resolve_replay_item": {"as": "ran"},
+    "api:resolve_replay_items": {"as": "ran"},
     "api:change_group": {"note": "n"},
     "api:save_runbook": {"task": "t", "url": "https://wiki.example/"},
     "api:acknowledge_alert": {"comment": "because"},
-    "api:tell_release": {"source": SHOP, "version": "v9"},
+    "api:report_release": {"source": SHOP, "version": "v9"},
     "api:publish_policy": {"match": {"source": SHOP, "task": "t"}, "expected_version": 2},
 }
 
@@ -470,7 +470,7 @@ def has_object(address: Address) -> bool:
     return (
         address.name.startswith("demo")
         or is_of_policy(address)
-        or address.name in {"api:depth", "api:tell_release"}  # named beside the address
+        or address.name in {"api:get_depth", "api:report_release"}  # named beside the address
         or bool(
             named
             & {
@@ -566,7 +566,7 @@ class Asker:
         if method not in {"GET", "HEAD"}:
             is_api = address.kind == "api"
             return _BODIES.get(address.name, {"reason": "because"}) if is_api else form_for(address, rows)
-        if address.name == "api:depth":
+        if address.name == "api:get_depth":
             return {"source": rows.failure.source, "queue": rows.failure.queue}
         given = _GIVEN | _GIVEN_TO.get(address.name, {}) if address.kind == "page" else {}
         return given | self.given

@@ -39,7 +39,7 @@ def list_channels(request: HttpRequest) -> Any:
 
 @api.post("/channels", response={201: channel_shapes.ChannelMade, **REFUSALS}, tags=["alerts"])
 @needs(ADMIN)
-def make_channel(request: HttpRequest, body: Document) -> Any:
+def create_channel(request: HttpRequest, body: Document) -> Any:
     """Create a channel. A webhook without a `secret` gets one, which is returned only here."""
     saved = notices.save_channel(request.auth, body.document())
     return Status(201, channel_shapes.channel(saved.channel) | {"secret": saved.secret})
@@ -47,7 +47,7 @@ def make_channel(request: HttpRequest, body: Document) -> Any:
 
 @api.get("/channels/{channel_id}", response={200: channel_shapes.ChannelItem, **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
-def one_channel(request: HttpRequest, channel_id: Number) -> Any:
+def get_channel(request: HttpRequest, channel_id: Number) -> Any:
     return channel_shapes.channel(notices.channel(request.auth, channel_id))
 
 
@@ -76,7 +76,7 @@ def test_channel(request: HttpRequest, channel_id: Number) -> Any:
 
 @api.post("/channels/{channel_id}/rotate", response={201: channel_shapes.Secret, **REFUSALS}, tags=["alerts"])
 @needs(ADMIN)
-def rotate_secret(request: HttpRequest, channel_id: Number) -> Any:
+def rotate_channel_secret(request: HttpRequest, channel_id: Number) -> Any:
     """Create a new secret, returned only here. The previous secret also signs until the rotation ends."""
     return Status(201, {"secret": notices.rotate(request.auth, channel_id)})
 
@@ -85,7 +85,7 @@ def rotate_secret(request: HttpRequest, channel_id: Number) -> Any:
     "/channels/{channel_id}/end-rotation", response={200: channel_shapes.ChannelItem, **REFUSALS}, tags=["alerts"]
 )
 @needs(ADMIN)
-def end_rotation(request: HttpRequest, channel_id: Number) -> Any:
+def end_channel_rotation(request: HttpRequest, channel_id: Number) -> Any:
     """End the rotation: only the latest secret signs from now on."""
     return channel_shapes.channel(notices.end_rotation(request.auth, channel_id))
 
@@ -116,7 +116,7 @@ def list_deliveries(
 
 @api.get("/deliveries/{delivery_id}", response={200: channel_shapes.DeliveryDetail, **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
-def one_delivery(request: HttpRequest, delivery_id: Number) -> Any:
+def get_delivery(request: HttpRequest, delivery_id: Number) -> Any:
     return channel_shapes.delivery_detail(notices.delivery(request.auth, delivery_id))
 
 

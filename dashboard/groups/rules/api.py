@@ -31,7 +31,7 @@ class NewRule(AskedRule):
 
 @api.get("/groups/rules", response={200: shapes.Listed[rule_shapes.GroupingRuleItem], **REFUSALS}, tags=["groups"])
 @needs(VIEWER)
-def list_rules(request: HttpRequest) -> Any:
+def list_grouping_rules(request: HttpRequest) -> Any:
     """Return grouping rules in force, latest first, then withdrawn ones."""
     rows = group_rules.listing(request.auth)
     return shapes.listed(rows, rule_shapes.rule, next=None, count=len(rows))
@@ -39,7 +39,7 @@ def list_rules(request: HttpRequest) -> Any:
 
 @api.post("/groups/rules", response={201: rule_shapes.GroupingRuleItem, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
-def make_rule(request: HttpRequest, body: NewRule) -> Any:
+def create_grouping_rule(request: HttpRequest, body: NewRule) -> Any:
     """Create a grouping rule. New failures follow it at once, existing ones in the background (`progress`)."""
     made = group_rules.save(request.auth, **body.model_dump())
     return Status(201, _answer(request, made.pk))
@@ -47,14 +47,14 @@ def make_rule(request: HttpRequest, body: NewRule) -> Any:
 
 @api.post("/groups/rules/preview", response={200: rule_shapes.GroupingRulePreview, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
-def preview_rule(request: HttpRequest, body: AskedRule) -> Any:
+def preview_grouping_rule(request: HttpRequest, body: AskedRule) -> Any:
     """Return the groups before and after the rule. Changes nothing."""
     return rule_shapes.rule_preview(group_rules.preview(request.auth, **body.model_dump()))
 
 
 @api.post("/groups/rules/{rule_id}/withdraw", response={200: rule_shapes.GroupingRuleItem, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
-def withdraw_rule(request: HttpRequest, rule_id: Number) -> Any:
+def withdraw_grouping_rule(request: HttpRequest, rule_id: Number) -> Any:
     """Withdraw a rule: its groups return to their state before the rule."""
     rule = next((row.rule for row in group_rules.listing(request.auth) if row.rule.pk == rule_id), None)
     if rule is None:

@@ -37,7 +37,7 @@ class Told(Body):
 
 @api.get("/depth", response={200: api_shapes.DepthHistory, **REFUSALS}, tags=["queues"])
 @needs(VIEWER)
-def depth(
+def get_depth(
     request: HttpRequest,
     source: Source,
     queue: Queue,
@@ -55,7 +55,7 @@ def depth(
     "/releases", summary="Report Release", response={200: ReleaseItem, 201: ReleaseItem, **REFUSALS}, tags=["releases"]
 )
 @needs(OPERATOR)
-def tell_release(request: HttpRequest, body: Told) -> Any:
+def report_release(request: HttpRequest, body: Told) -> Any:
     """Report that a version was deployed. 201 if it is new; 200 if the version is already known."""
     found = releases.record_release(request.auth, body.source, body.version, body.at)
     made = found.release

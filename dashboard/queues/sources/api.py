@@ -123,7 +123,7 @@ def discard_source(request: HttpRequest, source: Name) -> Any:
 
 @api.post("/sources/{source}/file", response={200: Decided, **REFUSALS}, tags=["sources"])
 @needs(ADMIN)
-def file_reports(request: HttpRequest, source: Name) -> Any:
+def file_refused_reports(request: HttpRequest, source: Name) -> Any:
     """File the stored unsigned reports of a source."""
     return _decided(request, source, admission.file_unsigned)
 

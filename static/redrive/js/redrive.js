@@ -20,15 +20,19 @@
 
   // ---------- acts ----------
   // One press, one act: a form is not sent a second time before its answer. feedback.js shows that it is on its way.
-  const acting = new Set();
+  const acting = new Map(); // form -> timer that frees it, where no event of htmx does
   const emit = (name, detail) => document.dispatchEvent(new CustomEvent(name, { detail }));
   const formOf = (element) => element.form || element.closest("form") || element;
   const isPress = ({ verb, triggeringEvent }) => verb !== "get" && /^(submit|click)$/.test(triggeringEvent?.type);
   const begin = (form, button, sender) => { // `sender`: of htmx
-    acting.add(form);
+    // After feedback.js, which also says so; here in case that file never came.
+    acting.set(form, sender ? 0 : setTimeout(() => end(form), 20_500));
     emit("redrive:acting", { form, button, sender });
   };
-  const end = (form) => { if (acting.delete(form)) emit("redrive:acted", form); };
+  const end = (form) => {
+    clearTimeout(acting.get(form));
+    if (acting.delete(form)) emit("redrive:acted", form);
+  };
   document.addEventListener("redrive:release", ({ detail }) => end(detail));
   document.addEventListener("submit", (event) => {
     if (!acting.has(event.target)) return;
@@ -68,7 +72,7 @@
   addEventListener("pageshow", (event) => {
     start();
     if (!event.persisted) return;
-    acting.forEach(end);
+    [...acting.keys()].forEach(end);
     for (const part of all("[data-live].htmx-request")) {
       window.htmx?.trigger(part, "htmx:abort");
       part.classList.remove("htmx-request");
