@@ -26,8 +26,8 @@ def test_it_is_generated_from_the_description_of_the_api():
     """After a change of the API: `python clients/python/generate.py tests/pinned/openapi.json`."""
     described = json.loads((ROOT / "tests/pinned/openapi.json").read_text())
     rendered = imported("generate").render_client(described)
-    kept = (FOLDER / "redrive_client.py").read_text()
-    assert ast.dump(ast.parse(rendered)) == ast.dump(ast.parse(kept))
+    written = (FOLDER / "redrive_client.py").read_text()
+    assert ast.dump(ast.parse(rendered)) == ast.dump(ast.parse(written))
 
 
 @pytest.mark.server
