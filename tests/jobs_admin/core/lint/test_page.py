@@ -19,12 +19,12 @@ CONDITION = re.compile(
 
 
 def rules() -> str:
-    """Return the table of rules: of each, what is wrong, the conditions of its finding and severity, and the fix."""
-    rows = ["", "| rule | severity | what is wrong | fix |", "|---|---|---|---|"]
+    """Return the table of rules: of each, what is wrong, and the conditions of its finding and severity."""
+    rows = ["", "| rule | severity | what is wrong |", "|---|---|---|"]
     for rule in lint.RULES.values():
         sentences = re.split(r"(?<=\.) (?=[A-Z`])", rule.why)
         wrong = ". ".join([rule.title, " ".join(one for one in sentences if CONDITION.match(one))]).removesuffix(". ")
-        rows.append(f"| `{rule.id}` | {rule.severity} | {wrong} | {rule.fix} |")
+        rows.append(f"| `{rule.id}` | {rule.severity} | {wrong} |")
     return "\n".join(rows) + "\n"
 
 
