@@ -45,6 +45,7 @@ OURS = {
     "audit": "Verify the audit's chain and its end, or accept the end after a restored backup.",
     "prune": "Delete closed records by age and size; --dry-run lists what would be deleted.",
     "reindex": "Rebuild the search index for rows indexed by an earlier version.",
+    "completion": "Print a script that completes commands in bash and zsh.",
     "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
     "web": "Serve pages and API (`up` runs it).",
 }
@@ -54,7 +55,7 @@ _NEED_TABLES = {
     "rotate-keys", "silences", "source-key", "sources", "triage", "unsigned-reports", "upgrade", "watch", "worker-acl", "workers",
 }  # fmt: skip
 # These need no database, or replace it.
-_ANY_SCHEMA = {"public_key", "restore", "node-package", "test", "worker-wheel"}
+_ANY_SCHEMA = {"completion", "public_key", "restore", "node-package", "test", "worker-wheel"}
 # These go on for days, so they begin only with the tables of their version.
 _NEED_MIGRATIONS = {"watch", "web"}
 _DJANGO = (
@@ -94,7 +95,7 @@ def run(argv: list[str]) -> None:
         sys.stdout.write(listing())
         return
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
-    if is_help_request(argv):
+    if is_help_request(argv) or command == "completion":
         environment.use_defaults()
     elif command in _NEED_TABLES:
         need_desk()
