@@ -22,15 +22,15 @@ def script():
     return written.getvalue()
 
 
-def offered(script, *words):
+def completions(script, *words):
     done = subprocess.run(["bash", "-c", ASK, "bash", script, *words], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return done.stdout.split()
 
 
 def test_every_command_is_offered(script):
-    assert offered(script, "redrive", "") == list(OURS)
-    assert offered(script, "redrive", "fail") == ["failures", "failure"]
+    assert completions(script, "redrive", "") == list(OURS)
+    assert completions(script, "redrive", "fail") == ["failures", "failure"]
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_every_command_is_offered(script):
     ],
 )
 def test_acts_options_and_values_are_offered(script, words, expected):
-    assert offered(script, "redrive", *words) == expected
+    assert completions(script, "redrive", *words) == expected
