@@ -12,7 +12,7 @@ from django.core.management import call_command
 from dashboard.setup.command_line import OURS
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-ASK = 'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _redrive; printf "%s\\n" "${COMPREPLY[@]}"'
+COMPLETE = 'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _redrive; printf "%s\\n" "${COMPREPLY[@]}"'
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def script():
 
 
 def completions(script, *words):
-    done = subprocess.run(["bash", "-c", ASK, "bash", script, *words], capture_output=True, text=True, check=True)
+    done = subprocess.run(["bash", "-c", COMPLETE, "bash", script, *words], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return done.stdout.split()
 
