@@ -14,6 +14,7 @@ from jobs_admin.core import untrusted
 MINUTES = 60  # that are stored
 _MOST_GAPS = 20
 _MOST_WORKERS = 500
+_QUIET_S = 5.0  # events of a job may come so long after the heartbeat that counts it
 _COUNTS = ("started", "executed", "missed")
 
 
@@ -40,17 +41,21 @@ class WorkerCoverage:
     executed: int  # jobs since it is read
     started: int  # of these, those whose events were seen
     at: float
+    quiet_since: float = 0.0  # when it first reported jobs without events of them; 0: their events come
 
     @property
     def sends_events(self) -> bool | None:
         """Return whether it sends events of tasks; None while it has run no job."""
-        return None if not self.executed else self.started > 0
+        if not self.executed:
+            return None
+        return self.started > 0 and not (self.quiet_since and self.at - self.quiet_since > _QUIET_S)
 
 
 @dataclass(slots=True)
 class Coverage:
     at: float = 0.0  # when events were last read
     since: float = 0.0  # when the first were read
+    heard_at: float = 0.0  # when the latest event came
     unreadable: int = 0  # messages that are no events
     dropped: int = 0  # messages that came faster than they could be read
     results: str = ""  # state of the result backend: "read", "empty", "" for none, else why it is not read
@@ -95,6 +100,7 @@ def parse(text: bytes | str | None) -> Coverage | None:
     found = Coverage(
         at=_seconds(value.get("at")) or 0.0,
         since=_seconds(value.get("since")) or 0.0,
+        heard_at=_seconds(value.get("heard_at")) or 0.0,
         unreadable=_count(value.get("unreadable")),
         dropped=_count(value.get("dropped")),
         results=untrusted.text(value.get("results"), 500),
@@ -110,8 +116,8 @@ def parse(text: bytes | str | None) -> Coverage | None:
     for name, one in _items(value.get("workers"))[:_MOST_WORKERS]:
         if isinstance(one, dict):
             pid, processed, executed, started = map(_count, map(one.get, ("pid", "processed", "executed", "started")))
-            at_s = _seconds(one.get("at")) or 0.0
-            found.workers[name] = WorkerCoverage(pid, processed, executed, started, at_s)
+            at_s, quiet_s = (_seconds(one.get(name)) or 0.0 for name in ("at", "quiet_since"))
+            found.workers[name] = WorkerCoverage(pid, processed, executed, started, at_s, quiet_s)
     return found
 
 

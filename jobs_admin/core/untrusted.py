@@ -66,6 +66,18 @@ def moment(value: object) -> datetime | None:
     return datetime.fromtimestamp(seconds, timezone.utc)
 
 
+def iso_seconds(value: object) -> float | None:
+    """Return an ISO 8601 time, in UTC unless it names another zone, as seconds since 1970; None as for `moment`."""
+    if not isinstance(value, str) or len(value) > 64:
+        return None
+    try:
+        at = datetime.fromisoformat(value.replace("Z", "+00:00"))  # before Python 3.11 no Z is read
+        seconds = (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return seconds if moment(seconds) is not None else None
+
+
 def _integer(digits: str) -> int | None:
     found = int(digits) if len(digits) <= 20 else None
     return found if found is not None and abs(found) <= MOST_INT else None

@@ -41,6 +41,7 @@ _ROUND_S = 2.0  # then the lease is taken anew
 _FILED_AT_ONCE = 100  # reports
 _BYTES_AT_ONCE = 2_000_000  # of their messages; one that is larger goes by itself
 _LOOK_UP_S = 2.0  # of a long rest
+_SAME_S = 0.001  # in which two reports without a number are the same attempt
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0
 
 
@@ -209,18 +210,21 @@ def _seen_jobs(reports: Sequence[Envelope]) -> list[Envelope]:
     guarded = set(alive.values_list("source", "name"))
     unsure = [representable(one.job_id)[:255] for one in reports if one.attempt == 0]
     rows = Failure.objects.filter(source__in=sources, job_id__in=unsure) if unsure else Failure.objects.none()
-    known = {(row[0], row[1]): row[2:] for row in rows.values_list("source", "job_id", "state", "attempts")}
+    columns = ("source", "job_id", "state", "attempts", "failed_at")
+    known = {(row[0], row[1]): row[2:] for row in rows.values_list(*columns)}
     found = []
     for one in reports:
         if (one.source, one.worker) in guarded:
             continue
         if one.attempt == 0:
-            state, attempts = known.get((one.source, representable(one.job_id)[:255]), ("", 0))
+            state, attempts, failed_at = known.get((one.source, representable(one.job_id)[:255]), ("", 0, None))
             if state not in ("", FailureState.RETRYING):
                 continue
-            one = replace(one, attempt=attempts + 1)
+            # The same report again, where those beside it could not be filed.
+            is_filed = attempts and failed_at is not None and abs(failed_at.timestamp() - one.at) < _SAME_S
+            one = replace(one, attempt=attempts if is_filed else attempts + 1)
         state = FailureState.RETRYING if one.kind == "retry" else FailureState.DEAD
-        known[one.source, representable(one.job_id)[:255]] = (state, one.attempt)
+        known[one.source, representable(one.job_id)[:255]] = (state, one.attempt, None)
         found.append(one)
     return found
 

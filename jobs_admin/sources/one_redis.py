@@ -41,3 +41,8 @@ def dial(name: str, url: str, begins: str) -> tuple[redis.Redis, str]:
     except (ValueError, TypeError) as error:
         raise SourceRefused(f"Source {name}: its URL cannot be read ({type(error).__name__}).") from error
     return client, f"Redis at {where}"
+
+
+def escape_glob(text: str) -> str:
+    """Return the text with Redis' glob characters escaped."""
+    return "".join("\\" + c if c in "*?[]\\^" else c for c in text)

@@ -23,7 +23,7 @@ from redis.exceptions import AuthorizationError, NoPermissionError
 from jobs_admin.core import keys
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
-from jobs_admin.sources.one_redis import TIMEOUT_S, dial
+from jobs_admin.sources.one_redis import TIMEOUT_S, dial, escape_glob
 
 MAJORS = (4, 5, 6)
 
@@ -146,7 +146,7 @@ class Wire:
 
     def _walk(self) -> tuple[float, list[str]]:
         head, tail = f"{self.prefix}:", ":meta"
-        for key in self._scan(_literal(head) + "*" + tail):
+        for key in self._scan(escape_glob(head) + "*" + tail):
             name = key[len(head) : -len(tail)]
             if name and ":" not in name:  # which no queue's name may hold: it would be a job's
                 self._walked.add(name)
@@ -360,8 +360,3 @@ def number(answer: object) -> int:
 
 def setting(settings: Mapping[Any, Any], name: str) -> str:
     return text(settings.get(name, settings.get(name.encode(), b"")))
-
-
-def _literal(pattern_text: str) -> str:
-    """The text with Redis' glob characters escaped."""
-    return "".join("\\" + c if c in "*?[]\\^" else c for c in pattern_text)

@@ -6,56 +6,38 @@ the latter comes, for a bounded number of jobs.
 
 from __future__ import annotations
 
-import ast
 import base64
-import re
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from jobs_admin.core import untrusted
-from jobs_admin.core.traces import chain_of
+from jobs_admin.core.untrusted import MOST_INT
+from jobs_admin.sources.celery import event_errors
+from jobs_admin.sources.celery.event_errors import LONGEST_REPR
 
 _MOST_JOBS = 200_000  # in workers' hands, or waiting for another attempt
 _MOST_IN_HAND = 20  # attempts of one job
 _MOST_WORKERS = 500
 _MOST_IN_MESSAGE = 1_000  # events; Celery sends at most 24 together
 _LARGEST_MESSAGE = 4 * 2**20  # bytes
-_LONGEST_ID, _LONGEST_NAME, _LONGEST_REPR = 255, 255, 1_100  # characters; Celery cuts a repr to 1,024
+_LONGEST_ID, _LONGEST_NAME = 255, 255  # characters
+_MOST_BODIES = 5_000  # among which one that comes twice is recognized
+_MOST_TASKS = 1_000  # of which successes are counted apart
 _MOST_TEXT = 64 * 2**20  # bytes of the arguments of jobs in hand
 _LONGEST_ERROR, _LONGEST_TRACE = 64 * 1024, 256 * 1024
-_MOST_ATTEMPTS = 2**31 - 1
+_MOST_ATTEMPTS = 1_000  # that the first event of a job is believed
+_MOST_BUFFERED_S = 5.0  # a worker sends its events at the latest after one second
 _REJECTED_S = 2.0  # a rejection without a failure beside it for so long is the end of its job
-
-_ERROR = re.compile(r"\s*([A-Za-z_][\w.]{0,200})\(")
-# An error's class -> how the guard reports it.
-_KINDS = {
-    "SoftTimeLimitExceeded": "soft_limit",
-    "TimeLimitExceeded": "hard_limit",
-    "WorkerLostError": "worker_lost",
-    "MemoryError": "memory",
-    "Reject": "rejected",
-    "NotRegistered": "unknown_task",
-}
-_BETWEEN = (
-    "\nDuring handling of the above exception, another exception occurred:\n",
-    "\nThe above exception was the direct cause of the following exception:\n",
-)
-_SECONDS = re.compile(r"\((\d{1,9}(?:\.\d{1,9})?),?\)")
-_LIMITS = {
-    "soft_limit": "billiard.exceptions.SoftTimeLimitExceeded",
-    "hard_limit": "billiard.exceptions.TimeLimitExceeded",
-}
 
 
 class UnreadableEvent(ValueError):
     """A message that holds no events."""
 
 
-def from_kombu(message: bytes | str) -> list[dict[str, Any]]:
-    """The events in a message as kombu publishes it on Redis. Raises UnreadableEvent."""
+def body_of_kombu(message: bytes | str) -> bytes | str:
+    """The body of a message as kombu publishes it on Redis. Raises UnreadableEvent."""
     if len(message) > _LARGEST_MESSAGE:
         raise UnreadableEvent("too large")
     outer = untrusted.read_object(message)
@@ -65,10 +47,10 @@ def from_kombu(message: bytes | str) -> list[dict[str, Any]]:
         raise UnreadableEvent("not a JSON message")
     if isinstance(properties, dict) and properties.get("body_encoding") == "base64":
         try:
-            body = base64.b64decode(body)
+            return base64.b64decode(body)
         except ValueError as error:
             raise UnreadableEvent("not base64") from error
-    return from_json(body)
+    return body
 
 
 def from_json(body: bytes | str) -> list[dict[str, Any]]:
@@ -92,8 +74,10 @@ class Job:
     attempt: int
     worker: str
     due_at: float | None = None  # the time before which its worker does not start it, seconds since 1970
+    queue: str = ""  # as its producer's `task-sent` names it
     rejected_at: float | None = None
     following: Job | None = None  # its next attempt, in hand already
+    is_old: bool = False  # events after it were missed, perhaps those of its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +96,14 @@ class Ended:
 
 
 @dataclass(slots=True)
+class Succeeded:
+    """Jobs that succeeded, of one task in one queue, and the id of one of them."""
+
+    count: int
+    job_id: str
+
+
+@dataclass(slots=True)
 class Worker:
     """A worker by its heartbeats. Counts of executions since the first heartbeat that was read of this process of it."""
 
@@ -120,6 +112,8 @@ class Worker:
     at: float  # when its latest event was read
     executed: int = 0  # by its heartbeats
     started: int = 0  # by its `task-started`
+    started_at: float = 0.0  # when the latest of these was read
+    quiet_since: float = 0.0  # when a heartbeat first counted jobs without `task-started`; 0: its events come
 
 
 @dataclass(slots=True)
@@ -129,16 +123,29 @@ class Events:
     jobs: OrderedDict[str, Job] = field(default_factory=OrderedDict)
     workers: dict[str, Worker] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
-    succeeded: int = 0
+    succeeded: dict[tuple[str, str], Succeeded] = field(default_factory=dict)  # by queue ("" unknown) and task
     revoked: int = 0
     unreadable: int = 0
     executed: int = 0  # since `take`: executions by heartbeats, and by `task-started`
     started: int = 0
     missed: int = 0  # executions while this stream was not read, as far as heartbeats report them
+    _sent: OrderedDict[str, str] = field(default_factory=OrderedDict)  # job id -> its queue, until it is received
     _retried: OrderedDict[str, int] = field(default_factory=OrderedDict)  # job id -> its attempts so far
     _finished: OrderedDict[str, None] = field(default_factory=OrderedDict)  # ids of jobs that failed for good
     _rejected: dict[str, None] = field(default_factory=dict)
+    _bodies: OrderedDict[int, None] = field(default_factory=OrderedDict)  # hashes
     _text: int = 0  # at most so many bytes of arguments
+
+    def is_repeated(self, body: bytes | str) -> bool:
+        """Return whether this body was read before: a worker that loses its connection may publish it twice.
+
+        Events carry their time and a logical clock, so that no two bodies are equal.
+        """
+        number = hash(body)
+        if number in self._bodies:
+            return True
+        _remember(self._bodies, number, None, _MOST_BODIES)
+        return False
 
     def add(self, event: dict[str, Any], now: float) -> None:
         """Read an event. Never raises on what it contains."""
@@ -167,16 +174,27 @@ class Events:
     def resume(self, known: dict[str, tuple[int, int]]) -> None:
         """Begin after an interval that was not read. `known`: worker -> its pid and its count of executions before it."""
         self.workers = {name: Worker(pid, processed, 0.0) for name, (pid, processed) in known.items()}
+        self.note_missed()
+
+    def note_missed(self) -> None:
+        """Events were missed: of jobs known until now, further attempts may have passed."""
+        self._retried.clear()
+        for job in self.jobs.values():
+            job.is_old = True
 
     # -- tasks
 
     def _add_task(self, kind: str, job_id: str, worker: str, event: dict[str, Any], now: float) -> None:
         at = min(untrusted.number(event.get("timestamp")) or now, now)
-        if kind == "task-received":
-            self._receive(job_id, worker, event, now)
+        if kind == "task-sent":
+            if queue := untrusted.text(event.get("queue"), _LONGEST_NAME):
+                _remember(self._sent, job_id, queue)
+        elif kind == "task-received":
+            self._receive(job_id, worker, event)
         elif kind == "task-started":
             if (known := self.workers.get(worker)) is not None and known.at:
                 known.started += 1
+                known.started_at, known.quiet_since = now, 0.0
                 self.started += 1
         elif kind == "task-succeeded":
             self._succeed(job_id, worker, event, at)
@@ -197,18 +215,18 @@ class Events:
             else:
                 self.revoked += 1
 
-    def _receive(self, job_id: str, worker: str, event: dict[str, Any], now: float) -> None:
-        retries = untrusted.number(event.get("retries")) or 0
+    def _receive(self, job_id: str, worker: str, event: dict[str, Any]) -> None:
+        before = self.jobs.get(job_id)
         job = Job(
             untrusted.text(event.get("name"), _LONGEST_NAME),
-            untrusted.text(event.get("args"), _LONGEST_REPR),
-            untrusted.text(event.get("kwargs"), _LONGEST_REPR),
-            min(max(0, int(retries)), _MOST_ATTEMPTS - 1) + 1,
+            untrusted.text(event.get("args"), LONGEST_REPR),
+            untrusted.text(event.get("kwargs"), LONGEST_REPR),
+            self._attempt(job_id, before, event.get("retries")),
             worker,
-            _seconds(event.get("eta")),
+            untrusted.iso_seconds(event.get("eta")),
+            self._sent.pop(job_id, ""),
         )
-        before = self.jobs.get(job_id)
-        if before is not None and before.attempt < job.attempt:
+        if before is not None and before.attempt < job.attempt and not before.is_old:
             # A worker may receive the next attempts before it says how the last one ended.
             for _ in range(_MOST_IN_HAND):
                 if before.following is None or before.following.attempt >= job.attempt:
@@ -221,6 +239,17 @@ class Events:
         self._text += _text_size(job)
         if self._text > _MOST_TEXT:
             self._bound_text()
+
+    def _attempt(self, job_id: str, in_hand: Job | None, retries: object) -> int:
+        """The attempt of a job that a worker received, at most the next one of those seen; 0: unknown."""
+        number = untrusted.number(retries) or 0
+        attempt = int(max(0, min(number, MOST_INT - 1))) + 1
+        while in_hand is not None and in_hand.following is not None:
+            in_hand = in_hand.following
+        seen = max(self._retried.get(job_id, 0), in_hand.attempt if in_hand and not in_hand.is_old else 0)
+        if seen:
+            return min(attempt, seen + 1)
+        return attempt if attempt <= _MOST_ATTEMPTS else 0
 
     def _bound_text(self) -> None:
         """Measure the arguments of the jobs in hand; where they are too much, drop the jobs that are longest in hand."""
@@ -253,20 +282,25 @@ class Events:
         trace = untrusted.text(event.get("traceback"), _LONGEST_TRACE)
         attempt = job.attempt if job else self._retried.get(job_id, -1) + 1
         if is_retry:
-            _remember(self._retried, job_id, attempt or 1)
-            kind, trace = "retry", _without_retry(trace)
+            if attempt:
+                _remember(self._retried, job_id, attempt)
+            kind, trace = "retry", event_errors.without_retry(trace)
         else:
             self._retried.pop(job_id, None)
             _remember(self._finished, job_id, None)
-            kind = kind_of(_error_type(error, trace))
+            kind = event_errors.kind_of(event_errors.error_type_of(error, trace))
         self.ended.append(Ended(job_id, kind, attempt, at, worker, job, error, trace))
 
     def _succeed(self, job_id: str, worker: str, event: dict[str, Any], at: float) -> None:
-        self.succeeded += 1
         job = self._take(job_id)
+        key = (job.queue, job.task) if job else ("", "")
+        if key not in self.succeeded and len(self.succeeded) >= _MOST_TASKS:
+            key = ("", "")
+        known = self.succeeded.setdefault(key, Succeeded(0, job_id))
+        known.count += 1
         before = self._retried.pop(job_id, 0)
-        attempt = job.attempt if job else before + 1
-        if attempt > 1:
+        attempt = job.attempt if job else before + 1 if before else 0
+        if attempt != 1:
             duration = untrusted.number(event.get("runtime"))
             self.ended.append(Ended(job_id, "success", attempt, at, worker, job, duration_s=duration))
 
@@ -292,6 +326,9 @@ class Events:
         if known.at:
             known.executed += ran
             self.executed += ran
+            late_s = _MOST_BUFFERED_S + min(max(0.0, untrusted.number(event.get("freq")) or 0.0), 3600.0)
+            if ran and not known.quiet_since and now - known.started_at > late_s:
+                known.quiet_since = now
         else:
             self.missed += ran
         known.processed, known.at = processed, now
@@ -306,78 +343,8 @@ def _text_size(job: Job | None) -> int:
     return size
 
 
-def _remember(among: OrderedDict[str, Any], job_id: str, value: Any) -> None:
-    among[job_id] = value
-    among.move_to_end(job_id)
-    if len(among) > _MOST_JOBS:
+def _remember(among: OrderedDict[Any, Any], key: Any, value: Any, most: int | None = None) -> None:
+    among[key] = value
+    among.move_to_end(key)
+    if len(among) > (most or _MOST_JOBS):
         among.popitem(last=False)
-
-
-def kind_of(error_type: str) -> str:
-    """The kind in the guard's report of an error of this class."""
-    return _KINDS.get(error_type.rpartition(".")[2], "exception")
-
-
-def _class_name(error: str) -> str:
-    found = _ERROR.match(error)
-    return found[1].rpartition(".")[2] if found else ""
-
-
-def _error_type(error: str, trace: str) -> str:
-    """The class of an error: as its traceback names it, with its module, else as its repr does."""
-    chain = chain_of(trace) if trace else []
-    return chain[-1].error if chain and chain[-1].error else _class_name(error)
-
-
-def error_of(ended: Ended) -> tuple[str, str]:
-    """Type and message of an error, as the guard would report them."""
-    if ended.kind == "expired":
-        return "celery.exceptions.TaskRevokedError", ended.error
-    error_type = _error_type(ended.error, ended.trace)
-    chain = chain_of(ended.trace) if ended.trace else []
-    message = chain[-1].message if chain and chain[-1].error else _message(ended.error)
-    if ended.kind == "hard_limit":
-        seconds = _SECONDS.search(ended.error) or _SECONDS.search(message)
-        return _LIMITS[
-            ended.kind
-        ], f"hard time limit of {seconds[1]} s exceeded" if seconds else "hard time limit exceeded"
-    if ended.kind == "soft_limit" and message in ("", "SoftTimeLimitExceeded()"):
-        return error_type, "soft time limit exceeded"
-    return error_type, message
-
-
-def _without_retry(trace: str) -> str:
-    """The traceback of the error for which a task asked to be retried, where Celery's own `Retry` was raised after it."""
-    at = max(trace.rfind(line) for line in _BETWEEN)
-    is_after = at > 0 and "\ncelery.exceptions.Retry" in trace[at:]
-    return trace[:at].rstrip() + "\n" if is_after else trace
-
-
-def _message(error: str) -> str:
-    """The text of an error by its repr: its only argument, where that is text, else what is between its parentheses."""
-    if not _class_name(error):
-        return error
-    inner = error[error.index("(") + 1 :].rstrip()
-    inner = inner.removesuffix(")").rstrip(",")
-    value = literal(inner)
-    return value if isinstance(value, str) else inner
-
-
-def literal(text: str) -> Any:
-    """The value of a Python literal; None where the text is none, such as a repr that was cut."""
-    if len(text) > _LONGEST_REPR or text.count("(") + text.count("[") + text.count("{") > 500:
-        return None
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
-
-
-def _seconds(eta: object) -> float | None:
-    if not isinstance(eta, str) or len(eta) > 64:
-        return None
-    try:
-        at = datetime.fromisoformat(eta)
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None

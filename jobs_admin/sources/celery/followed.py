@@ -6,17 +6,17 @@ What is read has no message, so nothing of it can be sent again. Depths are thos
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import redis
 
 from jobs_admin.core import coverage as covered
-from jobs_admin.core import display, keys
+from jobs_admin.core import keys
 from jobs_admin.core.coverage import Coverage, WorkerCoverage
 from jobs_admin.core.envelope import Envelope
-from jobs_admin.core.redaction import named_values, without_values
 from jobs_admin.installation import COMMAND
 from jobs_admin.sources.amqp import SCHEMES
 from jobs_admin.sources.base import (
@@ -32,9 +32,11 @@ from jobs_admin.sources.base import (
     Unread,
 )
 from jobs_admin.sources.celery import events as celery_events
-from jobs_admin.sources.celery.events import Ended, Events
+from jobs_admin.sources.celery.events import Events
 from jobs_admin.sources.celery.listening import Listener, Messages, rabbitmq_messages, redis_messages
 from jobs_admin.sources.celery.results import Result, Results
+from jobs_admin.sources.celery.seen_reports import report_of_end, report_of_result
+from jobs_admin.sources.celery.task_queues import TaskQueues
 
 _MESSAGES_AT_ONCE = 1_000
 _GAP_S = 2.0  # without a reading for longer, there is a gap
@@ -43,6 +45,7 @@ _SEARCH_EVERY_S = 1.0
 _MOST_CHECKED = 200
 _UNSEEN_S = 86_400.0  # a retry without news for longer
 _QUEUE_FOR_S = 60.0
+_MOST_LEARNED = 20  # results of successes that are read at once, for the queues of their tasks
 UNKNOWN_QUEUE = "unknown"
 
 
@@ -58,7 +61,7 @@ class Followed:
         given: SourceSettings,
         broker: Any,
         open_messages: Callable[[str], Messages],
-        parse: Callable[[bytes], Any],
+        body_of: Callable[[bytes], bytes | str],
     ) -> None:
         self.name = given.name
         self.can: Capabilities = replace(broker.can, follows=True, gives_back=False)
@@ -67,9 +70,10 @@ class Followed:
         self._prefix = str(given.options.get("global_keyprefix", ""))
         self._is_amqp = given.url.partition("://")[0] in SCHEMES
         self._exchange = str(given.options.get("event_exchange", "celeryev"))
-        self._open_messages, self._parse = open_messages, parse
+        self._open_messages, self._body_of = open_messages, body_of
         self._listener: Listener | None = None
         self._events = Events()
+        self._task_queues = TaskQueues()
         self._results = _results(given)
         self._store, self._key = given.store, keys.coverage(given.name, given.store_prefix)
         self._coverage: Coverage | None = None
@@ -135,8 +139,12 @@ class Followed:
             raise
         for message in messages:
             try:
-                for event in self._parse(message):
+                body = self._body_of(message)
+                if self._events.is_repeated(body):
+                    continue
+                for event in celery_events.from_json(body):
                     self._events.add(event, now)
+                    coverage.heard_at = now
             except celery_events.UnreadableEvent:
                 self._events.unreadable += 1
         self._count(coverage, now)
@@ -145,16 +153,15 @@ class Followed:
         reports, unread = [], []
         for one in ended:
             try:
-                reports.append(self._report(one, stored.get(one.job_id)))
+                reports.append(report_of_end(self.name, self._queue, one, stored.get(one.job_id)))
             except Exception as error:  # the others are filed all the same
-                unread.append(Unread.from_error(self._queue(), one.job_id, one.error.encode(), error))
+                unread.append(Unread.from_error(self._queue(""), one.job_id, one.error.encode(), error))
         is_more = self._listener is not None and self._listener.is_more
         if not is_more:
             reports += self._missed_failures(now)
-        succeeded, self._events.succeeded = self._events.succeeded, 0
-        ran = {(self._queue(), int(now // 60)): succeeded} if succeeded else {}
+        ran = self._count_successes(now)
         if self._listener is not None and self._listener.is_subscribed:
-            coverage.at = now
+            coverage.at = min(now, self._listener.alive_at or now)
         self._unfiled = Pulled(reports, after, is_more, receipt=coverage.dump(), ran=ran, unread=unread)
         return self._unfiled
 
@@ -183,7 +190,7 @@ class Followed:
         self._checked_at = now
         stored = self._read_results([job.job_id for job in retrying[:_MOST_CHECKED] if job not in due])
         reports = [
-            self._report_result(one, "success" if one.status == "SUCCESS" else "")
+            report_of_result(self.name, self._queue, one)
             for one in stored.values()
             if one.status in ("SUCCESS", "FAILURE")
         ]
@@ -233,10 +240,14 @@ class Followed:
         events.started = events.executed = events.missed = events.unreadable = 0
         if self._listener is not None:
             coverage.dropped += self._listener.dropped
+            if self._listener.dropped:
+                events.note_missed()
             self._listener.dropped = 0
         for name, one in events.workers.items():
             if one.at:
-                coverage.workers[name] = WorkerCoverage(one.pid, one.processed, one.executed, one.started, one.at)
+                coverage.workers[name] = WorkerCoverage(
+                    one.pid, one.processed, one.executed, one.started, one.at, one.quiet_since
+                )
         for name in [name for name, one in coverage.workers.items() if now - one.at > 600]:
             del coverage.workers[name]
 
@@ -260,6 +271,7 @@ class Followed:
             self._note_results(str(error))
             return {}
         self._results.mark_known(job_ids)
+        self._learn_queues(found.values())
         return found
 
     def _missed_failures(self, now: float) -> list[Envelope]:
@@ -272,16 +284,37 @@ class Followed:
             self._note_results(str(error))
             return []
         self._note_results("read" if self._results.has_any else "empty")
-        return [self._report_result(one) for one in found]
+        return [report_of_result(self.name, self._queue, one) for one in found]
+
+    def _learn_queues(self, results: Iterable[Result]) -> None:
+        now = time.time()
+        for one in results:
+            if one.task and one.queue:
+                self._task_queues.add(one.task, one.queue, now)
 
     def _note_results(self, state: str) -> None:
         if self._coverage is not None:
             self._coverage.results = state
 
-    # -- reports
+    # -- queues
 
-    def _queue(self) -> str:
-        """The queue of a job of which nothing names it: the only one there is."""
+    def _count_successes(self, now: float) -> dict[tuple[str, int], int]:
+        """Jobs that succeeded since the call before, by queue and minute since 1970."""
+        succeeded, self._events.succeeded = self._events.succeeded, {}
+        unknown = [(task, one) for (queue, task), one in succeeded.items() if task and not queue]
+        wanted = [one.job_id for task, one in unknown if self._task_queues.is_to_be_learned(task, now)]
+        self._read_results(wanted[:_MOST_LEARNED])
+        ran: Counter[tuple[str, int]] = Counter()
+        for (queue, task), one in succeeded.items():
+            if task and queue:
+                self._task_queues.add(task, queue, now)
+            ran[queue or self._queue(task), int(now // 60)] += one.count
+        return dict(ran)
+
+    def _queue(self, task: str) -> str:
+        """The queue of a job of which nothing names it: that of its task, else the only one there is."""
+        if learned := self._task_queues.get(task, time.time()):
+            return learned
         until, queue = self._only_queue
         if time.monotonic() > until:
             try:
@@ -292,66 +325,6 @@ class Followed:
             self._only_queue = (time.monotonic() + _QUEUE_FOR_S, queue)
         return queue
 
-    def _report(self, ended: Ended, stored: Result | None) -> Envelope:
-        job = ended.job
-        error_type, message = celery_events.error_of(ended) if ended.kind != "success" else ("", "")
-        task, trace, attempt = job.task if job else "", ended.trace, ended.attempt
-        args, kwargs = (_arguments(job.args, []), _arguments(job.kwargs, {})) if job else ("", "")
-        queue = ""
-        if stored is not None:
-            # Of another attempt, what it says of the job is true all the same.
-            task, queue = task or stored.task, stored.queue
-            args = stored.args if stored.args not in (None, "") else args
-            kwargs = stored.kwargs if stored.kwargs not in (None, "") else kwargs
-            if not attempt and stored.retries is not None:
-                attempt = stored.retries + 1
-        if ended.kind == "unknown_task":
-            task = task or message
-        return self._envelope(
-            ended.job_id, ended.kind, attempt, ended.at, task, queue, ended.worker, error_type, message, trace, args, kwargs,
-            ended.duration_s,
-        )  # fmt: skip
-
-    def _report_result(self, stored: Result, kind: str = "") -> Envelope:
-        attempt = 0 if stored.retries is None else stored.retries + 1
-        kind = kind or celery_events.kind_of(stored.error_type)
-        at = stored.at if stored.at is not None else time.time()
-        return self._envelope(
-            stored.job_id, kind, attempt, at, stored.task, stored.queue, stored.worker, stored.error_type, stored.message,
-            stored.trace, stored.args, stored.kwargs, None,
-        )  # fmt: skip
-
-    def _envelope(
-        self, job_id: str, kind: str, attempt: int, at: float, task: str, queue: str, worker: str, error_type: str,
-        message: str, trace: str, args: Any, kwargs: Any, duration_s: float | None,
-    ) -> Envelope:  # fmt: skip
-        is_success = kind == "success"
-        shown_args, shown_kwargs = _display(args), _display(kwargs)
-        secrets = named_values(args, kwargs)
-        message, in_message = without_values(message, secrets)
-        trace, in_trace = without_values(trace, secrets)
-        error, stack = display.shown_message(message), display.shown_trace(trace)
-        hidden = shown_args.redacted + shown_kwargs.redacted + error.redacted + stack.redacted + in_message + in_trace
-        return Envelope(
-            source=self.name,
-            queue=queue or self._queue(),
-            task=task,
-            job_id=job_id,
-            kind=kind,
-            attempt=attempt,
-            at=at,
-            error_type="" if is_success else error_type,
-            message="" if is_success else error.text,
-            duration_s=duration_s,
-            worker=worker,
-            host=worker.rpartition("@")[2],
-            args=shown_args.text,
-            kwargs=shown_kwargs.text,
-            redacted=hidden,
-            is_seen=True,
-            trace="" if is_success else stack.text,
-        )
-
 
 def _results(given: SourceSettings) -> Results | None:
     """The result backend to read: the configured one, else the Redis that is the broker; None where it is none or "none"."""
@@ -361,30 +334,14 @@ def _results(given: SourceSettings) -> Results | None:
     return Results(given.name, url, str(given.options.get("result_prefix", "")))
 
 
-def _arguments(text: str, empty: Any) -> Any:
-    """The arguments in Celery's repr: their values, or its text without what was cut at its end."""
-    if not text:
-        return ""
-    value = celery_events.literal(text)
-    if value is None:
-        return text if text.endswith((")", "]", "}")) else text[: max(text.rfind(","), 0)] + " …"
-    return list(value) if isinstance(value, tuple) else value if value else empty
-
-
-def _display(value: Any) -> display.Shown:
-    if value is None or value == "":
-        return display.Shown("", 0)
-    return display.shown_json(value)
-
-
 def open_followed(given: SourceSettings, broker: Any) -> Followed:
     """The adapter for a source with `guard = false`. Nothing is dialled yet."""
     if given.url.partition("://")[0] in SCHEMES:
         ssl = given.options.get("ssl") or False
-        return Followed(given, broker, lambda name: rabbitmq_messages(given.url, ssl, name), celery_events.from_json)
+        return Followed(given, broker, lambda name: rabbitmq_messages(given.url, ssl, name), bytes)
     client = broker._client
     prefix = str(given.options.get("global_keyprefix", ""))
     db = client.connection_pool.connection_kwargs.get("db") or 0
     return Followed(
-        given, broker, lambda name: redis_messages(client, f"{prefix}/{db}.{name}"), celery_events.from_kombu
+        given, broker, lambda name: redis_messages(client, f"{prefix}/{db}.{name}"), celery_events.body_of_kombu
     )

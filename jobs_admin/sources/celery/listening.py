@@ -19,16 +19,19 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from jobs_admin.sources.base import SourceUnreachable
+from jobs_admin.sources.one_redis import escape_glob
 
 _MOST_WAITING = 50_000  # messages
 _MOST_BYTES = 64 * 2**20
 _UNREAD_S = 60.0  # then nobody reads, and the subscription ends
 _TURN_S = 1.0
 _CONNECT_S = 5.0
-_HEARTBEAT_S = 20
+_PING_EVERY_S = 2  # on a silent connection
+_HUNG_S = 10.0  # a broker that does not answer for so long is not read
+_HEARTBEAT_S = 10
 
-# A message, or None where none came for a second.
-Messages = Generator[bytes | None, None, None]
+# A message; True where none came, but the broker answered; False where nothing came for a second.
+Messages = Generator[bytes | bool, None, None]
 
 
 class Listener:
@@ -44,6 +47,7 @@ class Listener:
         self._is_subscribed = threading.Event()
         self._is_closed = False
         self.dropped = 0  # messages
+        self.alive_at = 0.0  # when the broker last sent anything, seconds since 1970
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"events {name}")
         self._thread.start()
 
@@ -78,7 +82,9 @@ class Listener:
         try:
             for message in messages:
                 self._is_subscribed.set()
-                if message is not None:
+                if message:
+                    self.alive_at = time.time()
+                if isinstance(message, bytes):
                     self._append(message)
                 if self._is_closed:
                     break
@@ -118,17 +124,23 @@ def redis_messages(client: redis.Redis, channel: str) -> Messages:
     settings = pool.connection_kwargs | {
         "retry": Retry(NoBackoff(), 0),
         "retry_on_error": [],
-        "health_check_interval": 10,
+        "health_check_interval": _PING_EVERY_S,
     }
     own = redis.Redis(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **settings))
     subscription = own.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
     try:
         subscription.subscribe(channel)
-        subscription.psubscribe(_literal(channel) + "/*")
+        subscription.psubscribe(escape_glob(channel) + "/*")
+        answered_at = time.monotonic()
         while True:
             message = subscription.get_message(timeout=_TURN_S)
             data = message["data"] if message and message["type"] in ("message", "pmessage") else None
-            yield data if isinstance(data, bytes) else None
+            is_answered = data is not None or not subscription.health_check_response_counter
+            if is_answered:
+                answered_at = time.monotonic()
+            elif time.monotonic() - answered_at > _HUNG_S:
+                raise redis.TimeoutError(f"No answer for {_HUNG_S:.0f} s")
+            yield data if isinstance(data, bytes) else is_answered
     finally:
         subscription.close()
         own.close()
@@ -151,18 +163,15 @@ def rabbitmq_messages(url: str, ssl: Any, exchange: str) -> Messages:
         name = channel.queue_declare("", exclusive=True, auto_delete=True, durable=False, arguments=bounds).queue
         channel.queue_bind(name, exchange, "#")  # NotFound where there is no such exchange: it is not ours to declare
         channel.basic_consume(name, no_ack=True, callback=receive)
+        octets = -1
         while True:
             try:
                 connection.drain_events(timeout=_TURN_S)
             except TimeoutError:
-                yield None
+                yield connection.bytes_recv != octets
+            octets = connection.bytes_recv
             connection.heartbeat_tick()
             yield from received
             received.clear()
     finally:
         connection.close()
-
-
-def _literal(text: str) -> str:
-    """The text with Redis' glob characters escaped."""
-    return "".join("\\" + c if c in "*?[]\\^" else c for c in text)

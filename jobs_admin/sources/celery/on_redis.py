@@ -22,7 +22,7 @@ from jobs_admin.core import keys, untrusted
 from jobs_admin.sources.base import Capabilities, Depth, Finding, OutgoingMessage, SourceRefused, SourceUnreachable
 from jobs_admin.sources.celery import message as celery_message
 from jobs_admin.sources.ledger import epoch_of
-from jobs_admin.sources.one_redis import TIMEOUT_S, dial
+from jobs_admin.sources.one_redis import TIMEOUT_S, dial, escape_glob
 
 _SEND = (Path(__file__).parent / "send.lua").read_text()
 _RECALL = (Path(__file__).parent / "recall.lua").read_text()
@@ -146,7 +146,7 @@ class CeleryOnRedis(celery_message.Reader):
         bindings: dict[tuple[str, str], str] = {}
         names: set[str] = set(self._queues)
         head = f"{self._prefix}_kombu.binding."
-        for key in self._scan(_literal(head) + "*"):
+        for key in self._scan(escape_glob(head) + "*"):
             exchange = key[len(head) :]
             if exchange in _NOT_JOBS:
                 continue
@@ -166,7 +166,7 @@ class CeleryOnRedis(celery_message.Reader):
         """Lists that hold Celery messages, or the priority lists of one."""
         tails = tuple(f"{self._sep}{step}" for step in self._steps if step)
         names, plain = set(), []
-        for key in self._scan(_literal(self._prefix) + "*", kind="list"):
+        for key in self._scan(escape_glob(self._prefix) + "*", kind="list"):
             if key.endswith(tails):
                 names.add(key[len(self._prefix) :].rpartition(self._sep)[0])
             elif key[len(self._prefix) :] not in known:
@@ -477,8 +477,3 @@ def _epoch_s(eta: object) -> float:
         return 0.0
     moment = datetime.fromisoformat(eta)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _literal(text: str) -> str:
-    """The text with Redis' glob characters escaped."""
-    return "".join("\\" + c if c in "*?[]\\^" else c for c in text)

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import redis
 
 from jobs_admin.core import untrusted
 from jobs_admin.sources.base import SourceUnreachable
-from jobs_admin.sources.one_redis import dial
+from jobs_admin.sources.one_redis import dial, escape_glob
 
 _PREFIX = "celery-task-meta-"
 _KEYS_AT_ONCE = 500  # of a SCAN
@@ -25,6 +24,7 @@ _LARGEST = 64 * 1024  # bytes; a failure is smaller unless its traceback is very
 _MOST_KNOWN = 200_000  # jobs whose result was read, or whose end was seen
 _MOST_UNREAD = 20_000  # keys found and not read yet
 _OLDEST_S = 7 * 86_400.0
+_MOST_RETRIES = 1_000  # that are believed
 _SETTLED_S = 10.0  # before, an event may still come
 
 
@@ -118,7 +118,7 @@ class Results:
             self._client.close()
 
     def _scan(self) -> None:
-        pattern = _literal(self.prefix + _PREFIX) + "*"
+        pattern = escape_glob(self.prefix + _PREFIX) + "*"
         answer: Any = self._connect().scan(self._cursor, match=pattern, count=_KEYS_AT_ONCE)
         self._cursor, keys = answer
         self.passes += not self._cursor
@@ -155,7 +155,7 @@ def _parse(job_id: str, text: bytes) -> Result | None:
     return Result(
         job_id,
         status,
-        _moment(meta.get("date_done")),
+        untrusted.iso_seconds(meta.get("date_done")),
         f"{module}.{name}" if module and module not in ("builtins", "__main__") else name,
         _message(error.get("exc_message")),
         untrusted.text(meta.get("traceback"), _LARGEST),
@@ -164,7 +164,7 @@ def _parse(job_id: str, text: bytes) -> Result | None:
         untrusted.text(meta.get("worker"), 255),
         meta.get("args"),
         meta.get("kwargs"),
-        None if retries is None else max(0, int(retries)),
+        int(retries) if retries is not None and 0 <= retries < _MOST_RETRIES else None,
     )
 
 
@@ -173,18 +173,3 @@ def _message(value: object) -> str:
     if isinstance(value, list):
         return untrusted.text(value[0], _LARGEST) if len(value) == 1 else str(tuple(value))[:_LARGEST] if value else ""
     return untrusted.text(value, _LARGEST)
-
-
-def _moment(text: object) -> float | None:
-    if not isinstance(text, str) or len(text) > 64:
-        return None
-    try:
-        at = datetime.fromisoformat(text)
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def _literal(text: str) -> str:
-    """The text with Redis' glob characters escaped."""
-    return "".join("\\" + c if c in "*?[]\\^" else c for c in text)
