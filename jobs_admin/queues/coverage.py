@@ -42,6 +42,8 @@ class SourceCoverage:
     gaps: list[Gap]  # the latest first
     silent: list[str]  # workers that send no events of their jobs
     workers: int
+    heard_at: datetime | None  # when the latest event came
+    is_quiet: bool  # events are read, and for 30 s none came
     unreadable: int
     dropped: int
     results: str  # as in core.coverage
@@ -102,6 +104,8 @@ def _of_source(source: str, found: Coverage, now: datetime) -> SourceCoverage:
         gaps,
         sorted(name for name, one in found.workers.items() if one.sends_events is False),
         len(found.workers),
+        _time(found.heard_at) if found.heard_at else None,
+        bool(found.heard_at) and at - found.heard_at > _SILENT_S and at - found.at <= _SILENT_S,
         found.unreadable,
         found.dropped,
         found.results,

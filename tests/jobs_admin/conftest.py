@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.kit.bullmq import bull, bullmq_client, server
+from tests.kit.following import broker, follow, stock
 from tests.kit.grouping import fresh
 from tests.kit.people import as_
 from tests.kit.replays import buried, new_senders

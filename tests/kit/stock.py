@@ -28,7 +28,9 @@ class StockWorker:
         results: str = "",
         extended: bool = False,
         name: str = "stock",
+        queues: str = "",
     ) -> None:
+        self._queues = queues
         self.name = f"{name}@{uuid.uuid4().hex[:8]}"
         self.lines_at = folder / f"{name}-lines"
         self.lines_at.touch()
@@ -46,6 +48,7 @@ class StockWorker:
 
     def start(self) -> StockWorker:
         command = [sys.executable, "-m", "celery", "-A", "tests.workers.stock_app:app", "worker", "-c", "2"]
+        command += ["-Q", self._queues] if self._queues else []
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "-n", self.name, "-l", "INFO"], cwd=ROOT, env=self._environment, stdout=log, stderr=log

@@ -7,9 +7,10 @@ import json
 
 import pytest
 
-from jobs_admin.core.coverage import Coverage, Minute, parse
-from jobs_admin.sources.celery import event_errors, events
+from jobs_admin.core.coverage import Coverage, Minute, WorkerCoverage, parse
+from jobs_admin.sources.celery import event_errors, events, task_queues
 from jobs_admin.sources.celery.events import Events
+from jobs_admin.sources.celery.task_queues import TaskQueues
 
 NOW = 1_800_000_000.0
 TRACE = """Traceback (most recent call last):
@@ -135,7 +136,10 @@ def test_messages_of_kombu():
         "content-type": "application/json",
         "properties": {"body_encoding": "base64"},
     }
-    assert [event["type"] for event in events.from_json(events.body_of_kombu(json.dumps(message)))] == ["task-sent", "task-started"]
+    assert [event["type"] for event in events.from_json(events.body_of_kombu(json.dumps(message)))] == [
+        "task-sent",
+        "task-started",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -161,3 +165,134 @@ def test_coverage_survives_its_text_and_any_other():
         '{"at": "x", "gaps": [null]}',
     ):
         assert parse(text) is None or parse(text).last_hour(NOW) == Minute()
+
+
+@pytest.mark.parametrize(
+    "eta", ["0001-01-01T00:00:00", "9999-12-31T23:59:59-23:59", "1969-12-31T00:00:00", "soon", 5, None]
+)
+def test_a_due_time_out_of_range_is_none(eta):
+    state = read(("task-received", {"name": "a", "eta": eta}))
+    assert state.jobs["j1"].due_at is None
+    assert ends(read(("task-failed", {"exception": "E()"}), state=state)) == [("exception", 1)]
+
+
+def test_the_text_of_jobs_in_hand_is_bounded(monkeypatch):
+    monkeypatch.setattr(events, "_MOST_TEXT", 50_000)
+    state = Events()
+    for n in range(300):
+        read(("task-received", {"uuid": str(n), "name": "a", "args": "x" * 1_000}), state=state)
+        assert sum(len(job.args) for job in state.jobs.values()) <= 50_000
+    assert "299" in state.jobs and "0" not in state.jobs and len(state.jobs) >= 20
+    # One job with many attempts in hand counts with all of them.
+    for n in range(300):
+        read(("task-received", {"uuid": "one", "name": "a", "args": "x" * 1_000, "retries": n}), state=state)
+    job, texts = state.jobs.get("one"), 0
+    while job is not None:
+        texts, job = texts + len(job.args), job.following
+    assert texts <= 50_000
+
+
+def test_the_worker_that_was_not_heard_for_longest_makes_room(monkeypatch):
+    monkeypatch.setattr(events, "_MOST_WORKERS", 3)
+    state = Events()
+    for now, name in enumerate(["a", "b", "c", "a", "d"]):
+        event = {"type": "worker-heartbeat", "hostname": name, "pid": 1, "processed": 1}
+        state.add(event, NOW + now)
+    assert sorted(state.workers) == ["a", "c", "d"]
+
+
+def received(retries):
+    return "task-received", {"name": "a", "retries": retries}
+
+
+RETRIED, FAILED = ("task-retried", {"exception": "E()"}), ("task-failed", {"exception": "E()"})
+
+
+@pytest.mark.parametrize("retries", [7, 1e6, 2**62, 1e300])
+def test_the_number_of_an_attempt_is_at_most_the_next_one_of_those_seen(retries):
+    assert ends(read(received(0), RETRIED, received(retries), FAILED)) == [("retry", 1), ("exception", 2)]
+    # In hand before the last one ended.
+    assert ends(read(received(0), received(retries), RETRIED, FAILED)) == [("retry", 1), ("exception", 2)]
+
+
+def test_the_number_of_a_first_seen_attempt_is_believed_within_reason():
+    assert ends(read(received(7), FAILED)) == [("exception", 8)]
+    assert ends(read(received(2**62), FAILED)) == [("exception", 0)]
+    assert ends(read(received(-5), FAILED)) == ends(read(received("x"), FAILED)) == [("exception", 1)]
+
+
+def test_after_events_were_missed_a_job_may_have_passed_further_attempts():
+    state = read(received(0), RETRIED)
+    state.note_missed()
+    assert ends(read(received(3), FAILED, state=state)) == [("retry", 1), ("exception", 4)]
+    state = read(received(0), RETRIED)
+    state.note_missed()
+    assert ends(read(FAILED, state=state)) == [("retry", 1), ("exception", 0)]
+
+
+def test_a_success_whose_attempt_is_unknown_ends_a_known_retry():
+    assert ends(read(("task-succeeded", {}))) == [("success", 0)]
+
+
+def test_a_body_that_comes_twice_is_read_once(monkeypatch):
+    monkeypatch.setattr(events, "_MOST_BODIES", 2)
+    state = Events()
+    assert [state.is_repeated(body) for body in (b"a", b"b", b"a", b"c", b"d", b"a")] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_successes_are_counted_by_task_and_by_the_queue_that_a_producer_named():
+    sent = ("task-sent", {"queue": "mails"})
+    state = read(sent, received(0), ("task-succeeded", {}), received(0), ("task-succeeded", {}), ("task-succeeded", {}))
+    assert {key: one.count for key, one in state.succeeded.items()} == {("mails", "a"): 1, ("", "a"): 1, ("", ""): 1}
+
+
+def test_a_worker_whose_events_were_switched_off_is_silent():
+    state = Events()
+
+    def at(second, *given):
+        for kind, fields in given:
+            state.add({"type": kind, "uuid": "j", "hostname": "w@h", "timestamp": NOW} | fields, NOW + second)
+        one = state.workers["w@h"]
+        return WorkerCoverage(one.pid, one.processed, one.executed, one.started, one.at, one.quiet_since).sends_events
+
+    assert at(0, beat(0)) is None
+    assert at(2, ("task-started", {}), beat(1)) is True
+    assert at(4, beat(1)) is True and at(60, beat(1)) is True  # idle
+    assert at(62, beat(2)) is True  # its events may be on their way
+    assert at(63, ("task-started", {})) is True and at(80, beat(2)) is True
+    assert at(82, beat(5)) is True and at(90, beat(5)) is False
+    assert at(91, ("task-started", {})) is True
+    assert (
+        parse(Coverage(at=NOW, workers={"w": WorkerCoverage(1, 2, 3, 2, NOW, NOW - 9)}).dump())
+        .workers["w"]
+        .sends_events
+        is False
+    )
+
+
+class TestTaskQueues:
+    def test_a_task_of_one_queue_has_it_and_one_of_several_has_none(self):
+        queues = TaskQueues()
+        queues.add("a", "one", NOW)
+        assert (queues.get("a", NOW), queues.get("b", NOW)) == ("one", "")
+        queues.add("a", "two", NOW + 1)
+        assert queues.get("a", NOW + 2) == ""
+        queues.add("a", "two", NOW + 700)
+        assert queues.get("a", NOW + 700) == "two"
+
+    def test_a_result_of_a_task_is_read_once_a_minute_and_memory_is_bounded(self, monkeypatch):
+        monkeypatch.setattr(task_queues, "_MOST_TASKS", 5)
+        queues = TaskQueues()
+        assert [queues.is_to_be_learned("a", NOW + s) for s in (0, 30, 61)] == [True, False, True]
+        for n in range(50):
+            queues.add(str(n), str(n), NOW)
+            queues.add("0", str(n), NOW)
+            queues.is_to_be_learned(str(n), NOW)
+        assert len(queues._seen) <= 5 and len(queues._asked) <= 5 and len(queues._seen["0"]) <= 5

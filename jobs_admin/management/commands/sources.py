@@ -98,6 +98,8 @@ def coverage_lines() -> list[str]:
         rows.append((one.source, share, f"{one.executed:,}", failed, f"{one.replayable:,}", f"{len(one.silent):,}"))
     lines = table(rows)
     for one in found.values():
+        if one.is_quiet and one.heard_at:
+            lines.append(f"{one.source}: no event has arrived since {moment(one.heard_at)}.")
         for gap in one.gaps:
             until = f"to {moment(gap.end)}" if gap.end else "until now"
             lines.append(

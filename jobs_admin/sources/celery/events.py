@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs_admin.core import untrusted
-from jobs_admin.core.untrusted import MOST_INT
 from jobs_admin.sources.celery import event_errors
 from jobs_admin.sources.celery.event_errors import LONGEST_REPR
 
@@ -242,14 +241,15 @@ class Events:
 
     def _attempt(self, job_id: str, in_hand: Job | None, retries: object) -> int:
         """The attempt of a job that a worker received, at most the next one of those seen; 0: unknown."""
-        number = untrusted.number(retries) or 0
-        attempt = int(max(0, min(number, MOST_INT - 1))) + 1
+        number = untrusted.number(retries)
         while in_hand is not None and in_hand.following is not None:
             in_hand = in_hand.following
         seen = max(self._retried.get(job_id, 0), in_hand.attempt if in_hand and not in_hand.is_old else 0)
+        if number is None:
+            return seen + 1
         if seen:
-            return min(attempt, seen + 1)
-        return attempt if attempt <= _MOST_ATTEMPTS else 0
+            return int(max(0, min(number, seen))) + 1
+        return int(max(0, number)) + 1 if number < _MOST_ATTEMPTS else 0
 
     def _bound_text(self) -> None:
         """Measure the arguments of the jobs in hand; where they are too much, drop the jobs that are longest in hand."""
