@@ -1,9 +1,10 @@
 """Guest mode against a stock Celery worker: what is filed, compared with the worker's own lines, and what events cost the worker.
 
-    python -m bench.guest [--jobs 60000] [--pairs 2]
+    python -m bench.guest [--jobs 60000] [--pairs 3] [--rabbitmq]
 
-A stock worker runs a queue of jobs, one in ten of which fails, while a desk reads its events. Then pairs of smaller runs with events
-on and off, in turns, without a desk: processor time of the worker and its children. Prints JSON.
+A stock worker runs a queue of jobs while a desk reads its events: of 20 jobs, one fails with each of three errors, one fails after
+two retries, and one succeeds at its second attempt. Then pairs of runs of a tenth of the jobs with events on and off, in turns,
+without a desk: processor time of the worker and its children. Prints JSON.
 """
 
 from __future__ import annotations
@@ -27,23 +28,28 @@ _SETTLE_S = 5.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=60_000)
-    parser.add_argument("--pairs", type=int, default=2, help="of runs of a tenth of the jobs")
+    parser.add_argument("--pairs", type=int, default=3, help="of runs of a tenth of the jobs")
+    parser.add_argument("--rabbitmq", action="store_true", help="as the broker, in place of Redis")
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
-        json.dump(measure(wanted.jobs, wanted.pairs, Path(folder)), sys.stdout, indent=1)
+        json.dump(measure(wanted.jobs, wanted.pairs, Path(folder), wanted.rabbitmq), sys.stdout, indent=1)
     print()
 
 
-def measure(jobs: int, pairs: int, folder: Path) -> dict[str, Any]:
+def measure(jobs: int, pairs: int, folder: Path, is_rabbitmq: bool) -> dict[str, Any]:
     from cryptography.fernet import Fernet
 
     from bench.machine import machine, versions
     from dashboard.setup.engine import Engine
+    from tests.kit import rabbitmq
 
     engine = Engine(folder / "engine").start()
-    broker = engine.url.rpartition("/")[0] + "/3"
+    node = rabbitmq.Node(folder / "rabbitmq").start() if is_rabbitmq else None
+    broker = node.url if node else engine.url.rpartition("/")[0] + "/3"
     sources = folder / "sources.toml"
-    sources.write_text(f'[sources.shop]\nbackend = "celery"\nurl = {json.dumps(broker)}\nguard = false\n')
+    sources.write_text(
+        f'[sources.shop]\nbackend = "celery"\nurl = {json.dumps(broker)}\nguard = false\nqueues = ["celery"]\n'
+    )
     try:
         os.environ |= {
             "DJANGO_SETTINGS_MODULE": "dashboard.settings",
@@ -61,18 +67,22 @@ def measure(jobs: int, pairs: int, folder: Path) -> dict[str, Any]:
         django.setup()
         call_command("migrate", verbosity=0)
         figures: dict[str, Any] = {"machine": machine(), "versions": versions(), "jobs": jobs}
+        figures["broker"] = "RabbitMQ" if node else "Redis"
         figures["coverage"] = _measure_coverage(broker, folder, jobs)
         figures["cost"] = _costs(broker, folder, jobs // 10, pairs)
         return figures
     finally:
+        if node:
+            node.stop()
         engine.stop()
 
 
 def _measure_coverage(broker: str, folder: Path, jobs: int) -> dict[str, Any]:
     """Read one run and compare."""
+    from django.db.models import Count, Q
     from django.utils import timezone
 
-    from jobs_admin.models import Attempt, Failure, Group, QueueCounter
+    from jobs_admin.models import Failure, Group, QueueCounter
     from jobs_admin.models.counter import MINUTE
     from jobs_admin.queues import coverage
     from jobs_admin.retries import pulling
@@ -94,22 +104,37 @@ def _measure_coverage(broker: str, folder: Path, jobs: int) -> dict[str, Any]:
         _send(worker, jobs)
         _wait_for_lines(worker, jobs)
         ran_s = time.monotonic() - began
-        ends = Counter(end for *_, end in worker.lines())
+        lines = worker.lines()
+        failed = {job for job, *_, end in lines if end == "failed"}
+        recovered = {job for job, _, attempt, end in lines if end == "succeeded" and attempt > 1}
         ends_by = time.monotonic() + 120
-        while Failure.objects.count() < ends["failed"] and time.monotonic() < ends_by:
-            time.sleep(0.2)
+        while _attempts() != _attempts_by_lines(lines) and time.monotonic() < ends_by:
+            time.sleep(0.5)
         filed_s = time.monotonic() - began
         time.sleep(_SETTLE_S)
         found = coverage.read(["shop"], timezone.now())["shop"]
-        counted = QueueCounter.objects.filter(step=MINUTE)
+        counted = QueueCounter.objects.filter(step=MINUTE, queue="celery")
         return {
-            "ran": dict(ends),
-            "filed": {"failures": Failure.objects.count(), "attempts": Attempt.objects.count()},
-            "same_jobs": set(Failure.objects.values_list("job_id", flat=True))
-            == {job for job, _, _, end in worker.lines() if end == "failed"},
+            "by_lines": dict(Counter(end for *_, end in lines)),
             "counted": {name: sum(counted.values_list(name, flat=True)) for name in ("succeeded", "failed")},
-            "groups": dict(Counter(Group.objects.values_list("error_type", flat=True))),
+            "failures": {
+                state: [Failure.objects.filter(state=state).count(), len(jobs)]
+                for state, jobs in (("dead", failed), ("recovered", recovered))
+            },
+            "same_jobs": {
+                state: set(Failure.objects.filter(state=state).values_list("job_id", flat=True)) == jobs
+                for state, jobs in (("dead", failed), ("recovered", recovered))
+            },
+            "same_attempts": _attempts() == _attempts_by_lines(lines),
+            "attempts": len(_attempts()),
+            "groups": {
+                error: [count, dead]
+                for error, count, dead in Group.objects.annotate(
+                    dead=Count("failures", filter=Q(failures__state="dead"))
+                ).values_list("error_type", "count", "dead")
+            },
             "share": found.share,
+            "gaps": len(found.gaps),
             "dropped": found.dropped,
             "ran_s": round(ran_s, 1),
             "filed_s": round(filed_s, 1),
@@ -145,15 +170,37 @@ def _costs(broker: str, folder: Path, jobs: int, pairs: int) -> list[dict[str, A
     return found
 
 
+def _attempts() -> set[tuple[str, int, str]]:
+    """(job, number, end) of each failed attempt on the desk."""
+    from jobs_admin.models import Attempt
+
+    return set(Attempt.objects.exclude(kind="success").values_list("job_id", "attempt", "kind"))
+
+
+def _attempts_by_lines(lines: list[tuple[str, str, int, str]]) -> set[tuple[str, int, str]]:
+    kinds = {"failed": "exception", "retried": "retry"}
+    return {(job, attempt, kinds[end]) for job, _, attempt, end in lines if end in kinds}
+
+
 def _send(worker: Any, jobs: int) -> None:
     with worker.app.producer_pool.acquire() as producer:
         for n in range(jobs):
-            name = "shop.pay" if n % 10 == 0 else "shop.ok"
-            worker.app.send_task(name, (n,), producer=producer)
+            name, args, options = _job(n)
+            worker.app.send_task(name, args, options, producer=producer)
+
+
+def _job(n: int) -> tuple[str, tuple[int], dict[str, int]]:
+    if n % 20 in (1, 2):
+        return "shop.ship", (n,), {}
+    if n % 20 in (3, 4):
+        return "shop.mail", (n,), {"well_at": 9 if n % 20 == 3 else 2}
+    return ("shop.pay" if n % 20 == 0 else "shop.ok"), (n,), {}
 
 
 def _wait_for_lines(worker: Any, jobs: int) -> None:
-    while worker.lines_at.stat().st_size < jobs * 40 or len(worker.lines()) < jobs:
+    """Until all have ended: of 20 jobs one has two further attempts, and one has one."""
+    lines = sum({3: 3, 4: 2}.get(n % 20, 1) for n in range(jobs))
+    while worker.lines_at.stat().st_size < lines * 40 or len(worker.lines()) < lines:
         time.sleep(0.5)
 
 

@@ -46,6 +46,12 @@ def pay(self, order, password=""):
     raise ValueError(f"order {order} was declined")
 
 
+@app.task(name="shop.ship", bind=True)
+def ship(self, order):
+    write_line(self, "failed")
+    raise LookupError("no carrier") if order % 2 else PermissionError("customs")
+
+
 @app.task(name="shop.mail", bind=True, max_retries=2)
 def mail(self, order, well_at=3):
     """Succeeds at the attempt `well_at`, of three."""
