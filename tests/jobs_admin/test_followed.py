@@ -15,7 +15,8 @@ import redis
 from django.db import OperationalError
 from django.utils import timezone
 
-from jobs_admin import config
+from jobs_admin import config, trust
+from jobs_admin.ingest import lost_jobs
 from jobs_admin.models import Attempt, Failure, Group, Payload, QueueCounter, Source, Worker
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.failure import Caveat
@@ -23,6 +24,7 @@ from jobs_admin.replays import obstacles
 from jobs_admin.replays.options import Options
 from jobs_admin.retries import pulling
 from tests.kit.following import attempts, coverage, ended, pull, pull_heartbeat, pull_until
+from tests.kit.signed_reports import end_unsigned
 from tests.kit.sources import forget_configuration
 from tests.kit.waiting import wait_until
 
@@ -275,3 +277,75 @@ def test_hostile_events_do_not_stop_it(follow, engine):
     assert row.message == "k" and row.failed_at <= timezone.now()
     assert coverage().unreadable > 20
     assert not Source.objects.get(name="shop").why_not_pulled
+
+
+def _publish(url, *events):
+    with redis.Redis.from_url(url) as client:
+        for event in events:
+            body = json.dumps({"hostname": "w@h", "timestamp": time.time(), "n": uuid.uuid4().hex} | event)
+            client.publish("/3.celeryev", json.dumps({"body": body, "content-type": "application/json"}))
+
+
+def _file_guarded(job, kind, **fields):
+    from jobs_admin import ingest
+    from jobs_admin.core.envelope import Envelope, encode
+
+    raw = b'{"body": "W1tdLHt9LHt9XQ==", "headers": {}, "properties": {}}'
+    report = Envelope(
+        source="shop", queue="payments", task="shop.pay", job_id=job, kind=kind, attempt=1, at=time.time() - 5,
+        error_type="ValueError", message="declined", args="[7]", kwargs="{}", raw=raw, raw_size=len(raw), **fields,
+    )  # fmt: skip
+    ingest.file([(f"{uuid.uuid4().int % 10**9}-1".encode(), encode(report))], is_trusted=True)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_forged_events_change_only_what_unsigned_reports_might(follow, engine, is_closed):
+    url = engine.url.removesuffix("/0") + "/3"
+    follow(url)
+    _file_guarded("guarded", "retry", due_at=time.time() + 3600)
+    if is_closed:
+        end_unsigned()
+    trust.forget()
+    _publish(
+        url,
+        {"type": "task-received", "uuid": "guarded", "name": "evil", "retries": 1},
+        {"type": "task-failed", "uuid": "guarded", "exception": "Forged('x')"},
+        {"type": "task-received", "uuid": "new", "name": "shop.pay", "retries": 0},
+        {"type": "task-failed", "uuid": "new", "exception": "KeyError('k')"},
+    )
+    pull_until(lambda: Failure.objects.filter(job_id="new").exists(), "the unknown job")
+    row = Failure.objects.get(job_id="guarded")
+    forged = (row.state, row.error_type, row.attempts)
+    assert forged == (("retrying", "ValueError", 1) if is_closed else ("dead", "Forged", 2))
+    assert row.payloads.get().is_whole  # the message is the guard's
+    # A success that nobody can vouch for does not end it either.
+    if is_closed:
+        _publish(
+            url,
+            {"type": "task-succeeded", "uuid": "guarded"},
+            {"type": "task-failed", "uuid": "third", "exception": "E()"},
+        )
+        pull_until(lambda: Failure.objects.filter(job_id="third").exists(), "the next one")
+        assert Failure.objects.get(job_id="guarded").state == "retrying"
+
+
+def test_a_seen_retry_without_news_is_gone_and_a_guarded_one_is_lost_by_its_due_time(follow, engine):
+    url = engine.url.removesuffix("/0") + "/3"
+    source = follow(url)
+    _file_guarded("guarded", "retry", due_at=time.time() + 1)
+    _publish(
+        url,
+        {"type": "task-received", "uuid": "seen", "name": "shop.pay", "retries": 0},
+        {"type": "task-retried", "uuid": "seen", "exception": "KeyError('k')"},
+    )
+    pull_until(lambda: Failure.objects.filter(job_id="seen").exists(), "the retry")
+    source._events.jobs.clear()
+    long_ago = timezone.now() - timedelta(days=2)
+    Failure.objects.update(failed_at=long_ago, due_at=long_ago)
+    source._checked_at = 0.0
+    pull()
+    assert dict(Failure.objects.values_list("job_id", "state")) == {"seen": "gone", "guarded": "retrying"}
+    Failure.objects.filter(job_id="seen").update(state="retrying", due_at=long_ago)
+    lost_jobs.reconcile(timezone.now())
+    found = {job: (state, kind) for job, state, kind in Failure.objects.values_list("job_id", "state", "kind")}
+    assert found == {"seen": ("retrying", "retry"), "guarded": ("dead", "lost")}
