@@ -295,4 +295,4 @@ class TestTaskQueues:
             queues.add(str(n), str(n), NOW)
             queues.add("0", str(n), NOW)
             queues.is_to_be_learned(str(n), NOW)
-        assert len(queues._seen) <= 5 and len(queues._asked) <= 5 and len(queues._seen["0"]) <= 5
+        assert len(queues._seen) <= 5 and len(queues._requested_at) <= 5 and len(queues._seen["0"]) <= 5

@@ -17,7 +17,7 @@ class TaskQueues:
     """Tasks and the queues in which they were seen, each with its latest time. `now` is in seconds since 1970."""
 
     _seen: OrderedDict[str, dict[str, float]] = field(default_factory=OrderedDict)
-    _asked: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    _requested_at: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def add(self, task: str, queue: str, now: float) -> None:
         queues = self._seen.setdefault(task, {})
@@ -35,10 +35,10 @@ class TaskQueues:
 
     def is_to_be_learned(self, task: str, now: float) -> bool:
         """Return whether a result of this task should be read; True at most once a minute."""
-        if 0 <= now - self._asked.get(task, float("-inf")) < _LEARN_EVERY_S:
+        if 0 <= now - self._requested_at.get(task, float("-inf")) < _LEARN_EVERY_S:
             return False
-        self._asked[task] = now
-        _bound(self._asked, task)
+        self._requested_at[task] = now
+        _bound(self._requested_at, task)
         return True
 
 
