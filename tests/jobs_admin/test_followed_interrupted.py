@@ -58,7 +58,7 @@ def reading(follow, settings, tmp_path):
         assert not thread.is_alive()
 
 
-def shown():
+def shop_coverage():
     return coverages.read(["shop"], timezone.now())["shop"]
 
 
@@ -77,7 +77,7 @@ def test_events_are_switched_on_by_an_admin_alone(follow, stock, broker):
     source.depths()
     overview.sources(Viewer("ann", {"*": ADMIN}))
     (text,) = silent()
-    assert worker.name in text and not Failure.objects.exists() and shown().share == 0.0
+    assert worker.name in text and not Failure.objects.exists() and shop_coverage().share == 0.0
     with pytest.raises(Refused):
         event_switch.switch(Viewer("olga", {"*": OPERATOR}), "shop", on=True)
     worker.send("pay", 3)
@@ -152,10 +152,10 @@ def test_workers_that_end_without_a_word_are_a_sentence(follow, stock, broker, m
     worker = stock(broker)
     follow(broker, queues=["celery"])
     pull_heartbeat()
-    assert not shown().is_quiet
+    assert not shop_coverage().is_quiet
     worker.kill()
-    pull_until(lambda: shown().is_quiet, "the silence")
-    assert not shown().gaps
+    pull_until(lambda: shop_coverage().is_quiet, "the silence")
+    assert not shop_coverage().gaps
     assert "No event has arrived since" in text_of(as_().get("/queues/"))
 
 
