@@ -13,18 +13,11 @@ MARK = "<!-- made by tests/jobs_admin/core/lint/test_page.py -->\n"
 KNOWN_FROM = ("CWE-", "RFC ", "hypothesis/", "Celery", "RabbitMQ", "AWS", "Google SRE", "https://", "docs/", "Redrive:")
 
 
-CONDITION = re.compile(
-    r"(?:Severity|The threshold|Reported|The check passes|The outage to survive|Without a recorded)\b"
-)
-
-
 def rules() -> str:
-    """Return the table of rules: of each, what is wrong, and the conditions of its finding and severity."""
+    """Return the table of rules: of each, its severity and what is wrong."""
     rows = ["", "| rule | severity | what is wrong |", "|---|---|---|"]
     for rule in lint.RULES.values():
-        sentences = re.split(r"(?<=\.) (?=[A-Z`])", rule.why)
-        wrong = ". ".join([rule.title, " ".join(one for one in sentences if CONDITION.match(one))]).removesuffix(". ")
-        rows.append(f"| `{rule.id}` | {rule.severity} | {wrong} |")
+        rows.append(f"| `{rule.id}` | {rule.severity} | {rule.title} |")
     return "\n".join(rows) + "\n"
 
 
