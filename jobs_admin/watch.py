@@ -167,9 +167,10 @@ def steps() -> dict[str, Step]:  # noqa: C901
         return regrouping.regroup(timezone.now())
 
     def policies(name: str) -> bool:
-        from jobs_admin import policies
+        from jobs_admin import holds, policies
 
-        return policies.step(timezone.now())
+        now = timezone.now()
+        return any([policies.step(now), holds.step(now)])
 
     def deliver(name: str) -> bool:
         from jobs_admin import notices
@@ -218,7 +219,7 @@ def steps() -> dict[str, Step]:  # noqa: C901
 
 def preload() -> None:
     """Import what the steps need, so that their processes share it instead of importing it each."""
-    from jobs_admin import alerts, ingest, notices, policies, replays  # noqa: F401
+    from jobs_admin import alerts, holds, ingest, notices, policies, replays  # noqa: F401
     from jobs_admin.desk import key_rotation, retention  # noqa: F401
     from jobs_admin.groups import regrouping  # noqa: F401
     from jobs_admin.queues import depths, sampling  # noqa: F401

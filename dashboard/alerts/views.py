@@ -20,6 +20,7 @@ from dashboard.alerts import words as alert_words
 from dashboard.alerts.channels import silent as silent_channels
 from dashboard.alerts.silences import forms as silence_forms
 from dashboard.alerts.silences import listing as silence_list
+from dashboard.holds import notes as pause_notes
 from dashboard.web import links, moments
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
@@ -162,6 +163,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         **_others(alert, now),
         "stale": liveness.find_stale(now),
         "may_act": may_act,
+        **_pauses(viewer, alert, now, may_act=may_act),
         "may_acknowledge": may_acknowledge,
         "together": alerts.count_calling([alert])[alert.pk] if may_acknowledge else alerts.Calling(),
         "bundled": alerts.bundle(alert).exclude(state=AlertState.RESOLVED).count() if may_act and alert.is_open else 0,
@@ -194,6 +196,16 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "self_url": reverse("redrive:alert-detail", args=[alert.pk]),
     }
     return render_page(request, "redrive/alerts/detail.html", context, part="alert", status=status)
+
+
+def _pauses(viewer: Viewer, alert: Alert, now: datetime, *, may_act: bool) -> dict[str, Any]:
+    if not alert.is_open or not alert_picture.is_of_queue(alert):
+        return {"pauses": [], "may_pause": False}
+    return {
+        "pauses": pause_notes.of_queue(viewer, alert.source, alert.subject, now),
+        "may_pause": may_act and pause_notes.may_pause(viewer, alert.source, alert.subject),
+        "lengths": pause_notes.LENGTHS,
+    }
 
 
 def _words(alert: Alert, now: datetime) -> dict[str, Any]:

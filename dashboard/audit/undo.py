@@ -19,6 +19,7 @@ _REPLAYS = {
 _POLICIES = {"publish": "published", "put_back": "restored a version of", "withdraw": "withdrew"}
 _OTHERS = {
     "alert.acknowledge": "acknowledged alert", "alert.unacknowledge": "unacknowledged alert",
+    "pause.create": "started pause", "pause.resume": "ended pause",
     "silence.create": "created silence", "silence.end": "ended silence",
     "channel.save": "saved channel", "channel.enable": "enabled channel", "channel.disable": "disabled channel",
     "channel.test": "tested channel", "delivery.resend": "resent delivery", "runbook.save": "saved runbook",
@@ -116,6 +117,8 @@ def page_of(name: str) -> str:
         return reverse(f"redrive:{_WITH_NUMBERS[kind]}", args=[pk])
     if kind == "rule":
         return reverse("redrive:group-rules")
+    if kind == "pause":
+        return reverse("redrive:pause-list")
     if kind == "runbook":
         return reverse("redrive:runbook-list")
     if kind == "policy" and links.is_name(key):

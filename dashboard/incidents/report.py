@@ -23,6 +23,7 @@ _TONES = {
     "alert": ("retrying", "alerts"),
     "policy": ("quarantined", "policies"),
     "release": ("discarded", "releases"),
+    "pause": ("retrying", "pauses"),
     "replay": ("replaying", "replays"),
     "calm": ("recovered", "recovery"),
     "back": ("recovered", "recovery"),

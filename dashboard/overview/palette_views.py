@@ -36,6 +36,7 @@ _SETTINGS = (
     ("Alert rules", "alert-rules", VIEWER),
     ("New alert rule", "alert-rule-new", OPERATOR),
     ("Silences", "silence-list", VIEWER),
+    ("Pauses", "pause-list", VIEWER),
     ("Channels", "channel-list", VIEWER),
     ("New channel", "channel-new", ADMIN),
     ("Deliveries", "delivery-list", VIEWER),

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_safe
 from dashboard.alerts import listing as alert_list
 from dashboard.alerts.channels import silent as silent_channels
 from dashboard.groups import listing as group_list
+from dashboard.holds import notes as pause_notes
 from dashboard.overview import pictures
 from dashboard.queues.sources import signing as source_signing
 from dashboard.replays import page as replay_page
@@ -86,6 +87,7 @@ def index(request: HttpRequest) -> HttpResponse:
         else "",
         "rate_words": f"Rate over {rates.WINDOW}, compared with the {rates.BEFORE_MIN} minutes before. A job may fail several attempts.",
         "stale": watched.stale,
+        "paused": pause_notes.sentence(viewer, now),
         "silent": silent_channels.silent(board.silent, sees=viewer.may(ADMIN, EVERY_SOURCE)),
         "sources": [_source_line(row) for row in board.sources],
         "more_sources": board.more_sources,

@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard.holds import notes as pause_notes
 from dashboard.queues.depth import picture as depth_picture
 from dashboard.queues.views import LATE_SAMPLE_S, durability_words, unguarded
 from dashboard.web import links, moments
@@ -143,6 +144,9 @@ def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, An
         "known": known,
         "stranded": _stranded(known, source, queue),
         "may_act": viewer.may(OPERATOR, source),
+        "pauses": pause_notes.of_queue(viewer, source, queue, now),
+        "may_pause": pause_notes.may_pause(viewer, source, queue),
+        "lengths": pause_notes.LENGTHS,
         "is_late": age is None or age > LATE_SAMPLE_S,
         "durability": words,
         "durability_words": title,

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from dashboard.holds import notes as pause_notes
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
@@ -48,6 +49,7 @@ class Line:
     durability: str
     durability_words: str
     unguarded: str  # "" where all of its workers are guarded, or nobody knows
+    is_paused: bool
 
 
 @dataclass(slots=True)
@@ -83,10 +85,11 @@ def index(request: HttpRequest) -> HttpResponse:
     after = after if queues.is_cursor(after) else ""
     by_source = {row.name: _source(row) for row in overview.sources(request.viewer, now)}
     page = queues.queue_page(request.viewer, after=after, now=now)
+    paused = pause_notes.paused_queues(request.viewer, now)
     for row in page.rows:
         if row.source not in by_source:
             by_source[row.source] = SourceLines(row.source, "unknown", "", None, row.sampled_at, False, False)
-        by_source[row.source].lines.append(_line(row, by_source[row.source].row))
+        by_source[row.source].lines.append(_line(row, by_source[row.source].row, paused))
     # Further pages are of queues: a source without one there was on the first.
     sources = [source for source in by_source.values() if source.lines or not after]
     context = {
@@ -116,7 +119,7 @@ def _source(row: overview.SourceRow) -> SourceLines:
     return SourceLines(row.name, state, row.why, row.changed_at, row.sampled_at, is_late, row.is_configured, row)
 
 
-def _line(row: queues.QueueRow, source: overview.SourceRow | None) -> Line:
+def _line(row: queues.QueueRow, source: overview.SourceRow | None, paused: set[tuple[str, str]]) -> Line:
     words, title = durability_words(row)
     # A single priority says nothing.
     waiting = sorted(row.by_priority.items(), key=_as_number) if len(row.by_priority) > 1 else []
@@ -130,6 +133,7 @@ def _line(row: queues.QueueRow, source: overview.SourceRow | None) -> Line:
         words,
         title,
         unguarded(row, source),
+        (row.source, row.queue) in paused,
     )
 
 

@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from dashboard.holds import notes as pause_notes
 from dashboard.replays import changes as replay_changes
 from dashboard.replays import excluded_groups as replay_groups
 from dashboard.replays import forms as replay_forms
@@ -160,10 +161,18 @@ def _preview_page(
         "changed": replay_preview.changed_since(request.POST.get("seen", ""), preview) if refused else [],
         "idempotency_key": uuid.uuid4().hex,
         "back_url": links.list_url(what["q"]),
+        "paused": _paused(request, preview),
     }
     if choices.options.document.get("patch") and not choices.options.errors:
         context |= _changes(request, what, choices, preview)
     return render_page(request, "redrive/replays/new.html", context, part="preview", status=status)
+
+
+def _paused(request: HttpRequest, preview: replays.Preview) -> str:
+    """Return a warning where jobs would go to what is paused."""
+    queues, tasks = ([name for name, _ in counts] for counts in (preview.by_queue, preview.by_task))
+    target = preview.options.to_queue
+    return pause_notes.warning(request.viewer, preview.sources, [target] if target else queues, tasks, timezone.now())
 
 
 def _changes(request: HttpRequest, what: dict, choices: _Choices, preview: replays.Preview) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from dashboard.failures import views as failures
 from dashboard.groups import act_views as group_acts
 from dashboard.groups import views as groups
 from dashboard.groups.rules import views as group_rules
+from dashboard.holds import views as pauses
 from dashboard.incidents import views as incidents
 from dashboard.overview import palette_views as palette
 from dashboard.overview import views as overview
@@ -64,6 +65,9 @@ _patterns = [
     path("incidents/", incidents.index, name="incident"),
     re_path(r"^incidents/as/(?P<form>markdown|json)/$", incidents.as_text, name="incident-text"),
     path("queues/", queues.index, name="queue-list"),
+    path("pauses/", pauses.index, name="pause-list"),
+    path("pauses/save/", pauses.save, name="pause-save"),
+    path("pauses/<int:pk>/resume/", pauses.resume, name="pause-resume"),
     path("workers/", workers.index, name="worker-list"),
     path("workers/<name:source>/<str:boot>/return/", queue.return_now, name="worker-return"),
     path("queues/<name:source>/<name:queue>/", queue.index, name="queue-detail"),

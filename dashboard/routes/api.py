@@ -14,6 +14,7 @@ from dashboard.alerts.channels import api as channel_calls  # noqa: F401
 from dashboard.queues.depth import api as depth_calls  # noqa: F401
 from dashboard.groups.rules import api as rule_calls  # noqa: F401
 from dashboard.groups import api as group_calls
+from dashboard.holds import api as pause_calls  # noqa: F401
 from dashboard.incidents import api as incident_calls  # noqa: F401
 from dashboard.policies.lint import api as lint_calls  # noqa: F401
 from dashboard.policies import api as policy_calls  # noqa: F401

@@ -28,6 +28,8 @@ OURS = {
     "policies": "List, show, publish, restore, withdraw and lint retry policies.",
     "alerts": "List, show and acknowledge alerts; undo an acknowledgement.",
     "silences": "List, add and end silences of alerts.",
+    "pause": "Pause a queue or a task; without arguments, list what is paused.",
+    "resume": "Resume a paused queue or task by the number of the pause.",
     "depth": "List queue depths as last sampled, or the history of one queue.",
     "drain": "Wait for delayed retries, or run or end them now, and print when install() can be removed.",
     "off": "Switch off the guard in all workers within two seconds.",
@@ -51,8 +53,9 @@ OURS = {
 }
 # These read tables at once; `doctor` says itself what is missing.
 _NEED_TABLES = {
-    "alerts", "audit", "backup", "depth", "drain", "failure", "failures", "groups", "replay", "off", "on", "token", "prune", "reindex",
-    "rotate-keys", "silences", "source-key", "sources", "triage", "unsigned-reports", "upgrade", "watch", "worker-acl", "workers",
+    "alerts", "audit", "backup", "depth", "drain", "failure", "failures", "groups", "off", "on", "pause", "prune", "reindex",
+    "replay", "resume", "rotate-keys", "silences", "source-key", "sources", "token", "triage", "unsigned-reports", "upgrade", "watch",
+    "worker-acl", "workers",
 }  # fmt: skip
 # These need no database, or replace it.
 _ANY_SCHEMA = {"completion", "public_key", "restore", "node-package", "test", "worker-wheel"}

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import redis
 from prometheus_client import Metric, generate_latest
 
-from jobs_admin import config, policies, queues
+from jobs_admin import config, holds, policies, queues
 from jobs_admin.db import totals
 from jobs_admin.desk import desk_state
 from jobs_admin.ingest import uncaptured
@@ -132,6 +132,8 @@ def _of_policies(viewer: Viewer, now: datetime) -> Iterator[Metric]:
         for name, workers in policies.in_force(viewer, published, now).items()
         for version, count in sorted(workers.on.items(), key=lambda one: one[0] or 0)
     ]
+    paused = [({"source": one.source, "queue": one.queue, "task": one.task}, 1) for one in holds.listing(viewer)]
+    yield _gauge("redrive_pauses", "Open pauses by hand: 1 for each paused queue or task.", paused)
     yield _gauge("job_retry_budget_remaining", "Retries left in the budget of a policy, per source.", left)
     yield _gauge("redrive_policy_workers", "Live workers matched by a policy, by version.", on)
 

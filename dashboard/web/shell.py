@@ -45,7 +45,7 @@ _PLACES = (
     ("Quarantine", "quarantine-list", "quarantine", "k", ("quarantine-",)),
     ("Replays", "replay-list", "replays", "r", ("replay-",)),
     ("Policies", "policy-list", "policies", "p", ("policy-",)),
-    ("Queues", "queue-list", "queues", "q", ("queue-",)),
+    ("Queues", "queue-list", "queues", "q", ("queue-", "pause-")),
     ("Workers", "worker-list", "worker", "w", ("worker-",)),
     ("Sources", "source-list", "lock", "s", ("source-",)),
     ("Audit", "audit-list", "table", "a", ("audit-",)),

@@ -3,13 +3,14 @@
 What a person sees and may do here is decided by their roles per source, not by Django's model permissions.
 """
 
-from jobs_admin.admin import accounts, alerts, failures, groups, policies, replays, sources
+from jobs_admin.admin import accounts, alerts, failures, groups, holds, policies, replays, sources
 
 __all__ = [
     "accounts",
     "alerts",
     "failures",
     "groups",
+    "holds",
     "policies",
     "replays",
     "sources",

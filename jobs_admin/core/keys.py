@@ -192,6 +192,11 @@ def policies_version(prefix: str = PREFIX) -> str:
     return f"{prefix}:policies:version"
 
 
+def pauses(source: str, prefix: str = PREFIX) -> str:
+    """The paused queues and tasks of a source, as its workers read them each second (JSON, `core/pauses.py`)."""
+    return f"{prefix}:{{{source}}}:pauses"
+
+
 def due(source: str, prefix: str = PREFIX) -> str:
     """A sorted set: delayed job -> when it is due (ms since 1970 by the server's clock). In the broker's own Redis, where
     the broker is one, else in the store."""

@@ -28,9 +28,9 @@ def user_of(source: str) -> str:
     return f"redrive-{source}"
 
 
-def read_keys(prefix: str = keys.PREFIX) -> list[str]:
-    """The keys that all workers read and none writes."""
-    return [keys.switch(prefix), keys.policies(prefix), keys.policies_version(prefix)]
+def read_keys(source: str, prefix: str = keys.PREFIX) -> list[str]:
+    """The keys that a source's workers read and none writes."""
+    return [keys.switch(prefix), keys.policies(prefix), keys.policies_version(prefix), keys.pauses(source, prefix)]
 
 
 def written_keys(source: str, prefix: str = keys.PREFIX) -> list[str]:
@@ -54,6 +54,7 @@ def beyond(source: str, prefix: str = keys.PREFIX) -> list[tuple[str, ...]]:
         ("HSET", keys.workers(another, prefix), "w", "{}"),
         ("SET", keys.switch(prefix), "off"),
         ("HSET", keys.policies(prefix), "p", "{}"),
+        ("SET", keys.pauses(source, prefix), "{}"),
         ("KEYS", "*"),
         ("FLUSHALL",),
     ]
@@ -69,5 +70,5 @@ def rules(source: str, prefix: str = keys.PREFIX) -> list[str]:
         "-@all",
         *(f"+{command}" for command in COMMANDS),
         *(f"~{pattern}" for pattern in written_keys(source, prefix)),
-        *(f"%R~{key}" for key in read_keys(prefix)),
+        *(f"%R~{key}" for key in read_keys(source, prefix)),
     ]

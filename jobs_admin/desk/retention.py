@@ -39,6 +39,7 @@ from jobs_admin.models import (
     GroupCounter,
     GroupRule,
     Notice,
+    Pause,
     Payload,
     QueueCounter,
     RefusedReports,
@@ -277,6 +278,7 @@ class _Run:
         unused = ~Exists(Alert.objects.filter(rule=OuterRef("pk")))
         self._rows("deleted rules", Rule.objects.filter(unused, deleted_at__lt=before), _forget_rules)
         self._rows("silences", Silence.objects.filter(ends_at__lt=before))
+        self._rows("pauses", Pause.objects.filter(resumed_at__lt=before))
         self._rows("groups", _empty_groups(before), _forget_groups)
 
     def _depths(self) -> None:

@@ -251,6 +251,9 @@ class WorkerReport:
     seals_for: str | None = None  # id of the payload key that it encrypts for; "" for none, None: an older guard
     spooled: int = 0  # reports on its disk
     key: str = ""  # id of the key that signs its reports; "" where none does
+    pauses: tuple[str, ...] | None = None  # what can be paused in it: queue, task; None: an older guard
+    paused_queues: frozenset[str] = frozenset()
+    paused_tasks: frozenset[str] = frozenset()
     memory: int | None = None  # resident bytes of its processes, summed; None where it is not reported
 
 
@@ -279,7 +282,8 @@ def worker_reports(
 
 def _build_report(source: str, name: str, values: dict[str, Any], names: dict[Named, frozenset[str]]) -> WorkerReport:
     policies, refused, queues = values.get("policies"), values.get("refused"), values.get("queues")
-    seals_for = values.get("seals_for")
+    seals_for, pauses = values.get("seals_for"), values.get("pauses")
+    paused = values["paused"] if isinstance(values.get("paused"), dict) else {}
     return WorkerReport(
         source,
         name,
@@ -300,8 +304,15 @@ def _build_report(source: str, name: str, values: dict[str, Any], names: dict[Na
         seals_for if seals_for == "" or is_payload_key_id(seals_for) else None,
         int(_number(values.get("spooled"))),
         _text(values.get("key"), 12),
+        tuple(_text(one, 10) for one in pauses[:10]) if isinstance(pauses, list) else None,
+        _names(paused.get("queues")),
+        _names(paused.get("tasks")),
         int(_number(values["memory"])) if values.get("memory") is not None else None,
     )
+
+
+def _names(value: object) -> frozenset[str]:
+    return frozenset(_text(one, 255) for one in value[:500]) if isinstance(value, list) else frozenset()
 
 
 def workers_on_shared_keys(now: datetime) -> list[Named]:

@@ -17,6 +17,7 @@ from jobs_admin.models import (
     AuditEvent,
     FailureCount,
     Group,
+    Pause,
     PolicyVersion,
     Release,
     Replay,
@@ -52,7 +53,7 @@ class Ref:
 @dataclass(frozen=True, slots=True)
 class Moment:
     at: datetime
-    kind: str  # failing, calm, back, alert, release, policy, replay, group
+    kind: str  # failing, calm, back, alert, release, policy, pause, replay, group
     what: str  # fired, acknowledged … of its kind
     words: str  # text of jobs and people may stand in it
     who: str = ""  # empty: nobody, or the engine
@@ -67,13 +68,14 @@ def moments(viewer: Viewer, where: Span, seen: OverTime) -> list[Moment]:
         *_alerts(viewer, where),
         *_releases(where),
         *_policies(viewer, where),
+        *_pauses(where),
         *_replays(viewer, where),
         *_groups(viewer, where),
     ]
     return sorted(found, key=lambda one: (one.at, _ORDER.index(one.kind), one.words))
 
 
-_ORDER = ("release", "policy", "failing", "group", "alert", "replay", "calm", "back")
+_ORDER = ("release", "policy", "pause", "failing", "group", "alert", "replay", "calm", "back")
 
 
 def _failing(seen: OverTime) -> Iterator[Moment]:
@@ -124,6 +126,19 @@ def _policies(viewer: Viewer, where: Span) -> Iterator[Moment]:
         yield Moment(
             mark.at, "policy", "published" if mark.mode else "withdrawn", text, by, Ref("policy", mark.version), why
         )
+
+
+def _pauses(where: Span) -> Iterator[Moment]:
+    found = Pause.objects.filter(source=where.source, created_at__lte=where.until)
+    found = found.filter(Q(resumed_at=None) | Q(resumed_at__gte=where.since))
+    if where.queue:
+        found = found.filter(Q(queue=where.queue) | ~Q(task=""))
+    for one in found.order_by("-created_at", "-pk")[:MOST_OF_A_KIND]:
+        name = f"Queue {one.queue}" if one.queue else f"Task {one.task}"
+        if one.created_at >= where.since:
+            yield Moment(one.created_at, "pause", "paused", f"{name} paused", one.created_by, why=one.reason)
+        if one.resumed_at is not None and one.resumed_at <= where.until:
+            yield Moment(one.resumed_at, "pause", "resumed", f"{name} resumed", one.resumed_by)
 
 
 # -- replays ----------------------------------------------------------------------------------------------------

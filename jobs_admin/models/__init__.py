@@ -10,6 +10,7 @@ from jobs_admin.models.failure_count import FailureCount
 from jobs_admin.models.group import Group, GroupAlias, GroupSource
 from jobs_admin.models.group_rule import GroupRule
 from jobs_admin.models.notice import Channel, Delivery, Notice
+from jobs_admin.models.pause import Pause
 from jobs_admin.models.policy import PolicyVersion
 from jobs_admin.models.release import Release
 from jobs_admin.models.replay import FrozenBatch, Replay, ReplayItem
@@ -40,6 +41,7 @@ __all__ = [
     "GroupSource",
     "ListColumns",
     "Notice",
+    "Pause",
     "Payload",
     "PolicyVersion",
     "QueueCounter",

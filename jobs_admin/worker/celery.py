@@ -159,6 +159,8 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
         try:
             heartbeat.guard.origin.queues.connected(parent.task_consumer)
+            if heartbeat.pausing is not None:
+                heartbeat.pausing.connected()
             keep_elements(parent.task_consumer.channel, self.elements_refused)
             keep_bodies(parent.task_consumer.channel)
         except Exception:  # the border: reports are still made, with the message written anew
@@ -217,8 +219,10 @@ def _attach(consumer: Any) -> Heartbeat | None:
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.heartbeat import Heartbeat, Identity, known_tasks, new_boot
     from jobs_admin.worker.ledger import Ledger
+    from jobs_admin.worker.line import client
     from jobs_admin.worker.once import Once
     from jobs_admin.worker.outcome import keep_raised
+    from jobs_admin.worker.pausing import pausing_of
     from jobs_admin.worker.policing import Policing
     from jobs_admin.worker.queues import Queues, bound_in
     from jobs_admin.worker.report import Origin
@@ -253,6 +257,8 @@ def _attach(consumer: Any) -> Heartbeat | None:
         signals.worker_process_init.connect(
             policing.begin_child, weak=False, dispatch_uid=f"redrive-child-{id(policing)}"
         )
+    later = policing.later if policing else None
+    guard.pausing = pausing_of(consumer, queues, wish.source, guard.store.spool.directory, later, lambda: client(url))
     signals.task_failure.connect(keep_raised, weak=False, dispatch_uid="redrive-raised")
     if wish.reconnect_jitter:
         reconnecting.spread_reconnects(consumer, float(wish.reconnect_jitter), lambda: guard.is_silenced)
@@ -275,6 +281,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
         ),
         at_start,
         policing,
+        guard.pausing,
     )
 
 

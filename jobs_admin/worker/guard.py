@@ -19,6 +19,7 @@ from jobs_admin.worker.gate import Gate
 from jobs_admin.worker.ledger import Ledger
 from jobs_admin.worker.once import Once
 from jobs_admin.worker.outcome import Outcome, expired, hard_limit, has_succeeded, outcome_of
+from jobs_admin.worker.pausing import Pausing
 from jobs_admin.worker.queues import Place, hand_over, place_of
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.store import Store
@@ -116,10 +117,21 @@ class Guard:
         self.once: Once | None = None
         self.acting: Acting | None = None  # None: whatever is published, no policy decides in this worker
         self.ledger: Ledger | None = None  # None as well
+        self.pausing: Pausing | None = None
         self.is_silenced = False  # by `manage.py off`
         self.counts = Counts()
         self.unplaced = 0  # jobs that no policy decided over, because their queue was not known
         self.broken = 0  # reports that could not be made whole, for an error of ours
+
+    def may_start(self, request: Any, *, for_good: bool = False) -> bool:
+        """Return whether no pause keeps the job from starting; `for_good`: it starts now. If one does, the job is on its way back."""
+        if self.pausing is None:
+            return True
+        try:
+            return self.pausing.starts(request) if for_good else self.pausing.may_start(request)
+        except Exception as error:
+            self._note(error)
+            return True
 
     def is_repeated(self, request: Any) -> bool:
         """Return whether the job was begun by another copy of its message, and is not to be run."""

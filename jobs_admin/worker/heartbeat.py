@@ -28,6 +28,7 @@ from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.configuration import ConfigurationReport
 from jobs_admin.worker.guard import Guard
+from jobs_admin.worker.pausing import Pausing
 from jobs_admin.worker.policies import CAPTURE
 from jobs_admin.worker.policing import Policing
 from jobs_admin.worker.report import Origin, or_nothing, queue_of
@@ -71,17 +72,26 @@ def new_boot() -> str:
 
 
 class Heartbeat:
-    def __init__(self, guard: Guard, identity: Identity, at_start: AtStart, policing: Policing | None = None) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        identity: Identity,
+        at_start: AtStart,
+        policing: Policing | None = None,
+        pausing: Pausing | None = None,
+    ) -> None:
         self.guard = guard
         self.identity = identity
         self._configuration: ConfigurationReport | None = None  # not read yet
         self.at_start = at_start
         self._store_user: str | None = None  # not asked yet
         self._in_hand = InHand(guard.origin, identity.boot, identity.name)
+        self.pausing = pausing  # None: nothing is paused in this worker
         self.policing = policing  # None: no policy decides in this worker
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_leaving = False
+        self._holds_nothing = False  # by `manage.py off` or `drain`
         self._is_away = False  # whether the store did not answer just before
         self._ships_until = math.inf  # monotonic
         self._beat_due = 0.0  # monotonic
@@ -133,6 +143,7 @@ class Heartbeat:
             self._attempt(self.guard.store.dial)
             self.at_start.report_crashes()
             self._attempt(self._settle)
+            self._attempt(self._pause_jobs)
             has_obeyed = is_reached = self._attempt(self._obey)
             self._is_away = self._is_away and not has_obeyed
             if time.monotonic() >= self._beat_due or self._is_leaving != was_leaving:
@@ -177,14 +188,29 @@ class Heartbeat:
 
     def _obey(self) -> None:
         client = self.guard.store.background
-        answers: Any = client.mget(keys.switch(), keys.policies_version())
+        pipeline = client.pipeline(transaction=False)
+        pipeline.mget(keys.switch(), keys.policies_version())
+        if self.pausing is not None:
+            self.pausing.read(pipeline)
+        # Apart: a worker of an older access list may not read the pauses, and obeys the switch all the same.
+        answers, *paused = pipeline.execute(raise_on_error=False)
+        if isinstance(answers, Exception):
+            raise answers
         switch, number = answers
+        if self.pausing is not None:
+            self.pausing.obey(*paused)
         is_silenced = switch == b"off"
         if is_silenced != self.guard.is_silenced:
             self.guard.is_silenced = is_silenced
             logger.warning("Redrive's guard was switched %s.", "off" if is_silenced else "on")
+        self._holds_nothing = switch in (b"off", b"drain")
+        self._pause_jobs()
         if self.policing is not None and self.policing.obey(client, switch, number):
             self._beat_due = 0.0  # who runs which version is told at once
+
+    def _pause_jobs(self) -> None:
+        if self.pausing is not None and self.pausing.check(is_silenced=self._holds_nothing):
+            self._beat_due = 0.0
 
     def _read_configuration(self) -> None:
         """Once, and after the first beat: that the worker lives is reported before."""
@@ -211,6 +237,7 @@ class Heartbeat:
             "mode": "off" if guard.is_silenced else self.policing.policies.ceiling if self.policing else CAPTURE,
             "policies": self.policing.policies.versions if self.policing else {},
             "refused": self.policing.policies.refused if self.policing else {},
+            **(self.pausing.describe() if self.pausing else {}),
             "pool": identity.pool,
             "broker": identity.broker,
             "concurrency": identity.concurrency,

@@ -80,6 +80,13 @@ class Later:
         if time.monotonic() + decision.delay_s < self._looks_at:
             self._sooner.set()
 
+    def count(self) -> int | None:
+        """Return how many jobs of the source wait; None where no answer comes."""
+        try:
+            return self._delays.count()
+        except (redis.RedisError, OSError):
+            return None
+
     def _head(self, request: Any, decision: Decision, attempt: int) -> Head:
         queue = report.known_queue(request, self._origin)
         if not queue:

@@ -307,15 +307,15 @@ def _why(error: Exception) -> str:
     return str(error)[: 500 if isinstance(error, Refused) else 200]
 
 
-# The policies that were last in force, on the worker's own disk: for a start while the store is away.
+# The policies, and the pauses, that were last in force, on the worker's own disk: for a start while the store is away.
 
 
-def keep_last_good(directory: Path, documents: list[dict[str, Any]]) -> None:
+def keep_last_good(directory: Path, documents: list[dict[str, Any]], name: str = _LAST_GOOD) -> None:
     """Whole on the disk when this returns, or as it was before. Raises OSError."""
     own_directory(directory)
     body = json.dumps(documents).encode()
     # Workers of one host share the file; each renames one of its own.
-    draft = directory / f".{_LAST_GOOD}.{os.getpid()}"
+    draft = directory / f".{name}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         draft.unlink()
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -324,17 +324,17 @@ def keep_last_good(directory: Path, documents: list[dict[str, Any]]) -> None:
             file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(directory / _LAST_GOOD)
+        draft.replace(directory / name)
     except OSError:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
 
 
-def load_last_good(directory: Path) -> list[dict[str, Any]]:
+def load_last_good(directory: Path, name: str = _LAST_GOOD) -> list[dict[str, Any]]:
     """Nothing where there is no such file, or where it is not whole, or not this user's alone."""
     try:
-        descriptor = os.open(directory / _LAST_GOOD, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return []
     with open(descriptor, "rb") as file:

@@ -43,7 +43,7 @@ class Policing:
             self.obey(connection, *answers)
         self._calls = calls
         notes = Notes()
-        self._later = _later(app, origin, url)
+        self.later = _later(app, origin, url)
         budgets = Budgets(calls, origin.source)
         self.shares = shares = Shares()
 
@@ -58,7 +58,7 @@ class Policing:
             return GRANTED if is_granted else REFUSED
 
         self._retrying = Retrying(origin, self.policies.in_force(), notes, at_start, spend)
-        self.acting = Acting(origin, self.policies.in_force(), notes, self._later, at_start, spend)
+        self.acting = Acting(origin, self.policies.in_force(), notes, self.later, at_start, spend)
 
     def wrap(self, tasks: Iterable[Any]) -> None:
         for task in tasks:
@@ -78,10 +78,10 @@ class Policing:
         return self.policies.poll(connection, number) or is_capped
 
     def start(self) -> None:
-        self._later.start()
+        self.later.start()
 
     def stop(self) -> None:
-        self._later.stop()
+        self.later.stop()
 
 
 def _later(app: Any, origin: Origin, store_url: str) -> Later:

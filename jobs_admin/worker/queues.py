@@ -83,13 +83,18 @@ class Queues:
         name = self._by_tag(delivery.get("consumer_tag"))
         return Place(name, True) if name else self._routed(exchange, key)
 
+    def remember(self) -> None:
+        """Before a queue is not consumed any more: its consumer's tag is forgotten then, and its messages may still come."""
+        if self._consumer is not None:
+            self._tags.update({active: name for name, active in list(self._consumer._active_tags.items())})
+
     def _by_tag(self, tag: object) -> str:
         if self._consumer is None or not isinstance(tag, str):
             return ""
         if tag not in self._tags:
             if len(self._tags) > _MOST_TAGS:
                 self._tags.clear()
-            self._tags.update({active: name for name, active in list(self._consumer._active_tags.items())})
+            self.remember()
         return self._tags.get(tag, "")
 
     def _routed(self, exchange: str, key: str) -> Place:

@@ -27,6 +27,9 @@ class GuardedRequest:
     redrive: Guard
     redrive_base: type  # the class that it stands in front of
     _redrive_was_revoked = False
+    _redrive_away = False  # back where it came from, for a pause
+    _redrive_begun = False
+    _redrive_starts_here = False  # its pool has no processes: whether it may start is decided when it does
 
     def __init_subclass__(cls, **options: Any) -> None:
         # Celery derives one class a task, and what that defines calls none of its bases: it is wrapped where it is made.
@@ -37,6 +40,9 @@ class GuardedRequest:
                 setattr(cls, name, wrapped(made))
 
     def on_accepted(self, *args: Any, **options: Any) -> Any:
+        if self._redrive_starts_here and not self.redrive.may_start(self, for_good=True):
+            self.redrive.gate.release(self)
+            raise TaskRevokedError(self.id)  # type: ignore[attr-defined]
         self.redrive.job_started(self)
         return super().on_accepted(*args, **options)  # type: ignore[misc]
 
@@ -102,6 +108,8 @@ def _gated(execute_using_pool: Any) -> Any:
     @wraps(execute_using_pool)
     def gated(self: Any, pool: Any, **options: Any) -> Any:
         gate = self.redrive.gate
+        if not self.redrive.may_start(self):
+            raise TaskRevokedError(self.id)
         if self.redrive.is_repeated(self):
             # As Celery itself lets go of what is not to run; but nothing is told of it, for the first copy has the same id.
             state.task_ready(self)
@@ -109,8 +117,12 @@ def _gated(execute_using_pool: Any) -> Any:
             raise TaskRevokedError(self.id)
         self.redrive.hand_over(self)
 
+        self._redrive_starts_here = not getattr(pool, "uses_semaphore", False)
+
         def go() -> Any:
             try:
+                if not self.redrive.may_start(self, for_good=not self._redrive_starts_here):
+                    raise TaskRevokedError(self.id)
                 if self.time_limits not in _NO_LIMITS:
                     why = limits_fault(self.time_limits, bool(getattr(pool, "uses_semaphore", False)))
                     if why and self.redrive.refuses(self, why):

@@ -91,6 +91,8 @@ def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
     )
     if broker_url.startswith("amqp://"):  # priorities mean something there only if queue and prefetch are such
         made.conf.update(task_queue_max_priority=10, worker_prefetch_multiplier=1)
+    if prefetch := os.environ.get("REAL_PREFETCH"):  # jobs that a worker fetches ahead, for each place of its pool
+        made.conf.worker_prefetch_multiplier = int(prefetch)
     made.conf.accept_content = ["json", *OWN_SERIALIZER]
     if os.environ.get("REAL_DYING_CONSUMER"):
         made.conf.worker_consumer = "tests.kit.celery:DyingConsumer"
@@ -680,6 +682,24 @@ def _die_once_it_waits() -> None:
     Later.hold = hold
 
 
+def _die_giving_back(moment: str, number: int) -> None:
+    """Before or after the broker has the job again."""
+    from jobs_admin.worker.pausing import Pausing
+
+    really, seen = Pausing._give_back, []
+
+    def give_back(self, message):
+        seen.append(message)
+        if moment == "after":
+            really(self, message)
+        if len(seen) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if moment == "before":
+            really(self, message)
+
+    Pausing._give_back = give_back
+
+
 def _die_at_its_end() -> None:
     from jobs_admin.worker.ledger import Ledger
 
@@ -705,6 +725,13 @@ def _app_of_the_environment() -> Celery | None:
 
         if os.environ.get("REAL_DIE_ONCE_IT_WAITS"):
             _die_once_it_waits()
+        if giving_back := os.environ.get("REAL_DIE_GIVING_BACK"):
+            moment, number = giving_back.split()
+            _die_giving_back(moment, int(number))
+        if most := os.environ.get("REAL_MOST_WAITING"):
+            from jobs_admin.worker import delays
+
+            delays.MOST_WAITING = int(most)
         if os.environ.get("REAL_DIE_ONCE_IT_IS_TOLD"):
             _die_at_its_end()
         guard.CELERY_VERSION = os.environ.get("REAL_CELERY_VERSION", guard.CELERY_VERSION)

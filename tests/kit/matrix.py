@@ -43,6 +43,7 @@ from jobs_admin.models import (
     GroupCounter,
     GroupRule,
     Notice,
+    Pause,
     Payload,
     PolicyVersion,
     QueueCounter,
@@ -151,6 +152,9 @@ def create_rows(source: str, word: str) -> Rows:
     more |= {"auditevent": event, "apitoken": token, "grouprule": rule, "worker": worker}
     more |= {"policyversion": create_policy(source, word)} | create_delivery(source, word)
     more |= create_alert(source, word, more["notice"])
+    more["pause"] = Pause.objects.create(
+        source=source, queue=f"{word}-queue", reason=f"{word} reason", created_at=now, created_by=f"{word}-author"
+    )
     more["reschedule"] = Reschedule.objects.create(
         source=source, state="done", query=f"{word}", scope_max_id=number, below=0, change={"max_attempts": 5}, actor=f"{word}-actor",
         reason=f"{word} reason", created_at=now, ended_at=now, matched=number, changed=number, left=number,
@@ -370,7 +374,7 @@ _PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>((?:[^()]|\([^()]*\))*)\)
 _FORMS = {"failure-export": "jsonl"}
 # The noun whose number a parameter is: the word before it in the route.
 _NOUN = re.compile(
-    r"/(view|rule|replay|retrie|failure|group|quarantine|alert|silence|channel|runbook|deliver(?:y|ie))s?/$"
+    r"/(view|rule|replay|retrie|failure|group|quarantine|alert|silence|pause|channel|runbook|deliver(?:y|ie))s?/$"
 )
 # What a plausible request carries beside its address.
 _GIVEN = {"q": "", "at": "0", "from": "0", "left": "1.1", "right": "1.2", "since": "1"}
@@ -388,6 +392,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     "api:save_runbook": {"task": "t", "url": "https://wiki.example/"},
     "api:acknowledge_alert": {"comment": "because"},
     "api:report_release": {"source": SHOP, "version": "v9"},
+    "api:make_pause": {"source": SHOP, "queue": "another", "reason": "because"},
     "api:publish_policy": {"match": {"source": SHOP, "task": "t"}, "expected_version": 2},
 }
 
@@ -487,6 +492,7 @@ def has_object(address: Address) -> bool:
                 "source",
                 "alert_id",
                 "silence_id",
+                "pause_id",
             }
         )
     )

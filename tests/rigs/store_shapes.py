@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import redis
 
-from jobs_admin import config, ingest
+from jobs_admin import config, holds, ingest
 from jobs_admin.core import keys, untrusted
 from jobs_admin.core.coverage import Coverage, Gap, Minute, WorkerCoverage, parse
 from jobs_admin.core.lint import configuration as lint_configuration
@@ -27,7 +28,7 @@ from jobs_admin.db import audit_anchor
 from jobs_admin.failures import quarantine
 from jobs_admin.fleet import heartbeats, stranded, worker_store
 from jobs_admin.ingest import lost_jobs
-from jobs_admin.models import PolicyVersion, Source
+from jobs_admin.models import Pause, PolicyVersion, Source
 from jobs_admin.models.access import ENGINE
 from jobs_admin.policies import pushing
 from jobs_admin.policies.budgets import budgets
@@ -41,8 +42,10 @@ from jobs_admin.sources.bullmq.wire import JobEvent, text
 from jobs_admin.sources.ledger import Ledger
 from jobs_admin.sources.rabbitmq.copies import Copies
 from jobs_admin.worker.delays import Delays, _waiting
+from jobs_admin.worker.pausing import Pausing
 from jobs_admin.worker.policies import Policies
 from jobs_admin.worker.policies import _json as policies_json
+from jobs_admin.worker.queues import Queues
 from tests.rigs import shapes
 from tests.rigs.shapes import BOOT, Key
 
@@ -234,6 +237,27 @@ def _poll() -> None:
     one.poll(config.store(), b"another")
 
 
+_PAUSES = {"v": 1, "queues": {"emails": 0, "webhooks": 1790000000000}, "tasks": {"deliver": 0}}
+
+
+def _obey_pauses() -> None:
+    """As a worker does that has nothing to do."""
+    consumer = SimpleNamespace(task_consumer=None, pool=None, hub=None, call_soon=lambda act: None)
+    one = Pausing(consumer, Queues(), "shop", Path(tempfile.mkdtemp(prefix="redrive-shapes-")), None)
+    pipeline = config.store().pipeline(transaction=False)
+    one.read(pipeline)
+    one.obey(*pipeline.execute(raise_on_error=False))
+    one.check(is_silenced=False)
+    json.dumps(one.describe())
+
+
+def _push_pauses() -> None:
+    Pause.objects.get_or_create(
+        source="shop", queue="emails", resumed_at=None, defaults={"created_at": datetime.now(UTC)}
+    )
+    holds.push()
+
+
 def _deep_reap() -> None:
     """With a worker that is dead for sure, so that what it kept is filed."""
     store = config.store()
@@ -349,6 +373,7 @@ KEYS: dict[str, Key] = shapes.KEYS | {
     "bullmq-kept": Key({"a": 1}, _put_saved, (_refused_or(_read_saved),), keys.bullmq_kept("shop")),
     "policies": Key(_DOCUMENT, _hash(keys.policies(), "p", "q"), (pushing.push, _poll), keys.policies()),
     "policies-version": Key(1, _text(keys.policies_version()), (pushing.push, _poll), keys.policies_version()),
+    "pauses": Key(_PAUSES, _text(keys.pauses("shop")), (_obey_pauses, _push_pauses), keys.pauses("shop")),
     "due": Key("j:2", _scored(keys.due("shop"), "j:2"), (_promote, _claim), keys.due("shop")),
     "due-jobs": Key(_HEAD, _put_due_job, (_promote, _claim), keys.due_jobs("shop")),
     "due-claims": Key("claim", _hash(keys.due_claims("shop"), "j:2"), (_claim, _promote), keys.due_claims("shop")),
@@ -369,7 +394,7 @@ NAMED_BY: dict[str, Sequence[str]] = {
     "ledger": ["ledger", "ledger-epoch"], "removals": ["removals"],
     "dead_letters": ["dead-letters-owed", "dead-letters-owed-names", "dead-letters-taking", "dead-letters-taken", "dead-letters-held"],
     "whole_since": ["whole-since"], "sent": ["sent"], "copies": ["copies", "copies-places"], "bullmq_kept": ["bullmq-kept"],
-    "policies": ["policies"], "policies_version": ["policies-version"], "due": ["due"], "due_jobs": ["due-jobs"],
+    "policies": ["policies"], "policies_version": ["policies-version"], "pauses": ["pauses"], "due": ["due"], "due_jobs": ["due-jobs"],
     "due_claims": ["due-claims"], "budget": ["budget"], "source_of": ["sources-found"],
     "coverage": ["coverage"],
     "shared": ["shared-workers", "shared-in-hand", "shared-dropped", "shared-kept"],

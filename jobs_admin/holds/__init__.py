@@ -1,0 +1,36 @@
+"""Holds: jobs that wait without an attempt being spent. So far: pauses by hand of a queue or a task.
+
+An operator's pause enters, is audited, and leaves as one document a source in the store, which guarded workers read each
+second; their heartbeats show where the pause is in force.
+"""
+
+from jobs_admin.holds.expiring import step
+from jobs_admin.holds.pausing import (
+    expire,
+    get,
+    is_open,
+    listing,
+    may_resume,
+    pause,
+    pauses_of,
+    resume,
+    why_not_pausable,
+)
+from jobs_admin.holds.pushing import push
+from jobs_admin.holds.reach import Reach, reach
+
+__all__ = [
+    "Reach",
+    "expire",
+    "get",
+    "is_open",
+    "listing",
+    "may_resume",
+    "pause",
+    "pauses_of",
+    "push",
+    "reach",
+    "resume",
+    "step",
+    "why_not_pausable",
+]

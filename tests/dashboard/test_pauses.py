@@ -1,0 +1,362 @@
+"""Pauses of queues and tasks: the engine, the API, the commands, Django's admin, the metric and the store."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import IntegrityError, transaction
+from django.urls import reverse
+from django.utils import timezone
+
+from jobs_admin import config, holds
+from jobs_admin.core import keys, pauses
+from jobs_admin.core.refused import NotFound, Refused
+from jobs_admin.fleet import heartbeats
+from jobs_admin.incidents import Span, incident
+from jobs_admin.models import AuditEvent, Pause, Role, Source, Worker
+from tests.kit.alerts import episode
+from tests.kit.depths import create_samples
+from tests.kit.failures import bury
+from tests.kit.metrics import scrape
+from tests.kit.pages import text_of
+from tests.kit.people import ANN, BEA, EVE, LOU, SAM
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
+
+
+@pytest.fixture
+def workers(store):
+    """Live workers of the shop, as the desk hears of them."""
+
+    def hear(*beats: dict) -> None:
+        now = timezone.now()
+        for n, beat in enumerate(beats):
+            values = {
+                "name": f"w{n}",
+                "boot": "b",
+                "at": now.timestamp(),
+                "mode": "enforce",
+                "queues": ["emails"],
+                **beat,
+            }
+            store.hset(keys.workers("shop"), values["name"], json.dumps(values))
+        heartbeats.count_heartbeats(now)
+
+    hear({"pauses": ["queue", "task"], "paused": {"queues": [], "tasks": []}})
+    return hear
+
+
+@pytest.fixture
+def staff(client, django_user_model):
+    def log_in(role: str):
+        user = django_user_model.objects.create_user(f"staff-{role}", is_staff=True)
+        Role.objects.create(user=user, source="shop", role=role)
+        client.force_login(user)
+        return client
+
+    return log_in
+
+
+@pytest.fixture
+def history(workers):
+    create_samples(timezone.now() - timedelta(hours=1), 60)
+
+
+def published(store) -> pauses.Pauses:
+    return pauses.parse(store.get(keys.pauses("shop")))
+
+
+def acts() -> list[tuple[str, str, str]]:
+    return list(AuditEvent.objects.filter(act__startswith="pause").order_by("id").values_list("act", "actor", "reason"))
+
+
+def run(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command(*arguments, stdout=out)
+    return out.getvalue()
+
+
+def test_a_pause_is_published_audited_listed_and_resumed(workers, store):
+    now = timezone.now()
+    made = holds.pause(SAM, "shop", queue="emails", reason=" partner\n down ", for_s=900, now=now)
+    assert (made.reason, made.created_by, made.until) == ("partner down", "sam", now + timedelta(seconds=900))
+    task = holds.pause(SAM, "shop", task="shop.send", reason="wrong template")
+    assert published(store) == pauses.Pauses({"emails": int(made.until.timestamp() * 1000)}, {"shop.send": 0})
+    assert holds.listing(LOU) == [task, made] and holds.listing(BEA) == []
+    assert holds.pauses_of(LOU, "shop", "emails", ["shop.send"]) == [made, task]
+    resumed = holds.resume(ANN, made.pk)
+    assert resumed.resumed_by == "ann"
+    assert published(store) == pauses.Pauses({}, {"shop.send": 0})
+    assert holds.listing(LOU, ended=True) == [made]
+    assert acts() == [
+        ("pause.create", "sam", "partner down"),
+        ("pause.create", "sam", "wrong template"),
+        ("pause.resume", "ann", "partner down"),
+    ]
+    with pytest.raises(Refused, match="already ended"):
+        holds.resume(ANN, made.pk)
+    holds.pause(SAM, "shop", queue="emails", reason="again")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"reason": " "}, "Enter a reason"),
+        ({"reason": "x" * 501}, "Enter a reason"),
+        ({"queue": ""}, "either a queue or a task"),
+        ({"task": "shop.send"}, "either a queue or a task"),
+        ({"queue": "q" * 256}, "at most 255"),
+        ({"for_s": 0}, "within 30 days"),
+        ({"for_s": 31 * 86_400}, "within 30 days"),
+    ],
+)
+def test_an_invalid_pause_is_refused_and_changes_nothing(workers, store, given, message):
+    with pytest.raises(Refused, match=message):
+        holds.pause(SAM, "shop", **{"queue": "emails", "reason": "x", **given})
+    assert not Pause.objects.exists() and store.get(keys.pauses("shop")) is None
+
+
+def test_a_queue_is_paused_once_also_in_the_database(workers):
+    holds.pause(SAM, "shop", queue="emails", reason="x")
+    with pytest.raises(Refused, match="emails is paused already"):
+        holds.pause(ANN, "shop", queue="emails", reason="y")
+    fields = {"source": "shop", "reason": "z", "created_at": timezone.now(), "created_by": "z"}
+    for place in ({"queue": "emails"}, {}, {"queue": "a", "task": "b"}):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Pause.objects.create(**fields, **place)
+
+
+def test_who_may_not_is_refused_and_that_is_audited(workers):
+    made = holds.pause(SAM, "shop", queue="emails", reason="x")
+    with pytest.raises(Refused, match="needs the role operator on shop"):
+        holds.pause(LOU, "shop", queue="webhooks", reason="x")
+    with pytest.raises(Refused, match="needs the role operator on shop"):
+        holds.resume(EVE, made.pk)
+    with pytest.raises(Refused, match="No such source, or you cannot view it"):
+        holds.pause(BEA, "shop", queue="webhooks", reason="x")
+    with pytest.raises(NotFound):
+        holds.resume(BEA, made.pk)
+    refused = AuditEvent.objects.filter(allowed=False).values_list("act", "actor")
+    assert sorted(refused) == [("pause.create", "lou"), ("pause.resume", "eve")]
+    assert not holds.may_resume(LOU, made) and holds.may_resume(SAM, made)
+
+
+def test_a_source_without_a_guard_cannot_be_paused(db):
+    with pytest.raises(Refused, match="none of its workers has the guard"):
+        holds.pause(SAM, "shop", queue="emails", reason="x")
+    Source.objects.create(name="node", backend="bullmq")
+    Worker.objects.create(source="node", name="w", boot="b", seen_at=timezone.now())
+    with pytest.raises(Refused, match="pauses need guarded Celery workers, and node is a source of BullMQ"):
+        holds.pause(ANN, "node", queue="emails", reason="x")
+    assert not Pause.objects.exists()
+
+
+def test_a_pause_whose_time_has_come_ends_and_is_audited_once(workers, store):
+    now = timezone.now()
+    made = holds.pause(SAM, "shop", queue="emails", reason="x", for_s=60, now=now - timedelta(seconds=61))
+    assert holds.step(now) and not holds.step(now)
+    made.refresh_from_db()
+    assert (made.resumed_at, made.resumed_by) == (made.until, "")
+    assert published(store) == pauses.Pauses()
+    assert [act for act, *_ in acts()] == ["pause.create", "pause.expire"]
+
+
+def test_a_store_that_lost_the_pauses_has_them_again_after_a_round(workers, store):
+    holds.pause(SAM, "shop", queue="emails", reason="x")
+    for lost in (None, b"{}", b"\xff"):
+        store.delete(keys.pauses("shop")) if lost is None else store.set(keys.pauses("shop"), lost)
+        assert holds.step(timezone.now())
+        assert published(store) == pauses.Pauses({"emails": 0}, {})
+    assert not holds.step(timezone.now())
+
+
+def test_a_pause_is_made_while_the_store_is_away_and_published_later(workers, store, monkeypatch):
+    with monkeypatch.context() as away:
+        away.setattr(config, "store", lambda: (_ for _ in ()).throw(config.BadConfiguration("away")))
+        made = holds.pause(SAM, "shop", queue="emails", reason="x")
+        assert holds.reach(SAM, [made])[made.pk].sentence.startswith("Not known")
+    assert store.get(keys.pauses("shop")) is None
+    holds.step(timezone.now())
+    assert published(store) == pauses.Pauses({"emails": 0}, {})
+
+
+def test_workers_in_which_it_is_not_in_force_are_named_with_the_reason(workers, store):
+    paused = {"queues": ["emails"], "tasks": []}
+    can = ["queue", "task"]
+    workers(
+        {"pauses": can, "paused": paused},
+        {},
+        {"pauses": can, "paused": {"queues": [], "tasks": []}},
+        {"pauses": [], "paused": {"queues": [], "tasks": []}},
+        {"pauses": can, "paused": {"queues": [], "tasks": []}, "mode": "off"},
+        {"pauses": ["queue"], "paused": paused, "mode": "capture"},
+        {"pauses": can, "paused": {"queues": [], "tasks": []}, "queues": ["other"]},
+        {"pauses": "x", "paused": 7},
+    )
+    queue = holds.pause(SAM, "shop", queue="emails", reason="x")
+    task = holds.pause(SAM, "shop", task="shop.send", reason="x")
+    found = holds.reach(SAM, [queue, task])
+    assert found[queue.pk].sentence == "In force in 2 of 7 workers."
+    why = dict(found[queue.pk].missing)
+    assert why["w1"] == why["w7"] == "its guard is of a version without pauses"
+    assert why["w2"] == "it has not confirmed yet"
+    assert "store user may not read" in why["w3"]
+    assert why["w4"] == "its guard is switched off"
+    assert "only be paused where policies may act" in dict(found[task.pk].missing)["w5"]
+    assert len(found[task.pk].missing) == 8
+
+
+def test_the_api_pauses_lists_and_resumes(call_api, workers, store):
+    made = call_api(
+        "POST", "pauses", {"source": "shop", "queue": "emails", "reason": "x", "for_s": 900}, role="operator"
+    )
+    assert made.status_code == 201
+    one = made.json()
+    assert (one["queue"], one["task"], one["may_resume"]) == ("emails", "", True)
+    assert one["workers"] == {
+        "in_force": 0, "total": 1, "unguarded": 0, "missing": [{"worker": "w0", "reason": "it has not confirmed yet"}],
+    }  # fmt: skip
+    again = call_api("POST", "pauses", {"source": "shop", "queue": "emails", "reason": "x"}, role="operator")
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "conflict")
+    assert (
+        call_api("POST", "pauses", {"source": "shop", "queue": "emails", "reason": "x"}, role="viewer").status_code
+        == 403
+    )
+    assert (
+        call_api(
+            "POST", "pauses", {"source": "shop", "queue": "q", "reason": "x", "for_s": True}, role="operator"
+        ).status_code
+        == 422
+    )
+    assert [row["id"] for row in call_api("GET", "pauses", role="viewer").json()["items"]] == [one["id"]]
+    assert call_api("POST", f"pauses/{one['id']}/resume", {}, role="viewer").status_code == 403
+    assert call_api("POST", "pauses/99/resume", {}, role="operator").status_code == 404
+    ended = call_api("POST", f"pauses/{one['id']}/resume", {}, role="operator")
+    assert (ended.status_code, ended.json()["workers"]) == (200, None)
+    assert call_api("GET", "pauses").json()["items"] == []
+    assert call_api("GET", "pauses", ended="true").json()["count"] == 1
+
+
+def test_the_commands_pause_list_and_resume(workers, call_api):
+    assert run("pause") == "Nothing is paused.\n"
+    made = run("pause", "shop", "--queue", "emails", "--reason", "partner down", "--for", "15m")
+    number = Pause.objects.get().pk
+    assert made.startswith(f"Pause {number}: queue emails of shop is paused until ")
+    assert f"resume {number}" in made
+    listed = run("pause")
+    assert "queue emails of shop" in listed and "0/1" in listed and "partner down" in listed
+    assert json.loads(run("pause", "--json")) == call_api("GET", "pauses").json()
+    assert run("resume", str(number)).startswith("Resumed: queue emails of shop.")
+    assert json.loads(run("pause", "shop", "--task", "t", "--reason", "x", "--json"))["task"] == "t"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("pause", "shop", "--queue", "emails"), "Enter a reason"),
+        (("pause", "shop", "--reason", "x"), "either a queue or a task"),
+        (("pause", "--queue", "emails"), "Name the source"),
+        (("pause", "nowhere", "--queue", "emails", "--reason", "x"), "none of its workers has the guard"),
+        (("resume", "99"), "No such pause"),
+    ],
+)
+def test_an_invalid_command_is_refused_with_the_reason(workers, arguments, message):
+    with pytest.raises(CommandError, match=message):
+        run(*arguments)
+    assert not Pause.objects.exists()
+
+
+def test_django_admin_lists_and_resumes(workers, staff):
+    made = holds.pause(SAM, "shop", queue="emails", reason="partner down")
+    page = staff("viewer").get("/admin/jobs_admin/pause/")
+    assert b"partner down" in page.content and b'value="resume"' not in page.content
+    chosen = {"action": "resume", "_selected_action": [made.pk]}
+    staff("operator").post("/admin/jobs_admin/pause/", chosen)
+    made.refresh_from_db()
+    assert made.resumed_by == "staff-operator"
+
+
+def test_the_metric_names_what_is_paused(workers, client):
+    holds.pause(SAM, "shop", queue="emails", reason="x")
+    text = scrape(client).text
+    assert 'redrive_pauses{queue="emails",source="shop",task=""} 1.0' in text
+
+
+def test_a_queue_is_paused_and_resumed_on_its_page(workers, ann, history):
+    page = reverse("redrive:queue-detail", args=["shop", "emails"])
+    assert "Pause…" in text_of(ann.get(page))
+    form = {"source": "shop", "queue": "emails", "reason": "partner down", "for": "900", "back": page}
+    answer = ann.post(reverse("redrive:pause-save"), form, follow=True)
+    text = text_of(answer)
+    made = Pause.objects.get()
+    assert (made.created_by, made.until - made.created_at) == ("ann", timedelta(minutes=15))
+    assert "Paused emails until " in text and "Undo" in text
+    assert "Paused by ann" in text and "partner down" in text and "In force in 0 of 1 worker." in text
+    assert "w0 : it has not confirmed yet" in text and "Pause…" not in text
+    assert "emails paused" in text_of(ann.get(reverse("redrive:queue-list")))
+    assert "Paused: emails." in text_of(ann.get(reverse("redrive:overview")))
+    listed = text_of(ann.get(reverse("redrive:pause-list")))
+    assert "queue of shop" in listed and "partner down" in listed
+    ann.post(reverse("redrive:pause-resume", args=[made.pk]), {"back": page})
+    assert "Paused by ann" not in text_of(ann.get(page))
+    assert "Nothing is paused." in text_of(ann.get(reverse("redrive:pause-list")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reason": ""}, "Enter a reason"),
+        ({"for": "7"}, "Choose how long"),
+        ({"queue": ""}, "either a queue or a task"),
+    ],
+)
+def test_an_invalid_form_is_refused_with_the_reason(workers, ann, changes, message):
+    form = {"source": "shop", "queue": "emails", "reason": "x", "for": "", **changes}
+    assert message in text_of(ann.post(reverse("redrive:pause-save"), form, follow=True))
+    assert not Pause.objects.exists()
+
+
+def test_a_viewer_sees_a_pause_and_no_way_to_change_it(workers, vera, history):
+    made = holds.pause(SAM, "shop", queue="emails", reason="partner down")
+    page = vera.get(reverse("redrive:queue-detail", args=["shop", "emails"]))
+    assert "partner down" in text_of(page) and "Resume" not in text_of(page)
+    assert "need the role operator" in text_of(vera.get(reverse("redrive:pause-list")))
+    assert vera.post(reverse("redrive:pause-resume", args=[made.pk])).status_code == 403
+
+
+def test_the_page_of_an_alert_pauses_its_queue(workers, ann):
+    alert = episode("emails")
+    page = reverse("redrive:alert-detail", args=[alert.pk])
+    assert "Pause queue…" in text_of(ann.get(page))
+    holds.pause(SAM, "shop", queue="emails", reason="partner down")
+    text = text_of(ann.get(page))
+    assert "Pause queue…" not in text and "Paused by sam" in text and "Resume" in text
+
+
+def test_a_replay_to_a_paused_queue_or_of_a_paused_task_warns(workers, ann):
+    bury(3, queue="emails", task="shop.send")
+    new = reverse("redrive:replay-new")
+    assert "wait until the pause ends" not in text_of(ann.get(new, {"q": "state:dead"}))
+    holds.pause(SAM, "shop", queue="emails", reason="x")
+    holds.pause(SAM, "shop", task="shop.send", reason="x")
+    text = text_of(ann.get(new, {"q": "state:dead"}))
+    assert "Paused: task shop.send and queue emails. Jobs are sent, but wait until the pause ends." in text
+
+
+def test_the_timeline_of_an_incident_has_the_pause_and_its_end(workers):
+    now = timezone.now()
+    made = holds.pause(SAM, "shop", queue="emails", reason="partner down", now=now - timedelta(minutes=9))
+    holds.resume(ANN, made.pk, now=now - timedelta(minutes=2))
+    holds.pause(SAM, "shop", queue="webhooks", reason="another", now=now - timedelta(minutes=5))
+    holds.pause(SAM, "shop", task="shop.send", reason="wrong template", now=now - timedelta(minutes=4))
+    where = Span("shop", "emails", now - timedelta(minutes=10), now, True, "asked")
+    found = [one for one in incident(LOU, where, now).timeline if one.kind == "pause"]
+    assert [(one.what, one.words, one.who, one.why) for one in found] == [
+        ("paused", "Queue emails paused", "sam", "partner down"),
+        ("paused", "Task shop.send paused", "sam", "wrong template"),
+        ("resumed", "Queue emails resumed", "ann", ""),
+    ]
