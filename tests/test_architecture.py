@@ -11,6 +11,8 @@ import site
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -123,6 +125,34 @@ def test_every_relative_link_of_a_page_of_documentation_resolves():
             if not path.scheme and path.path and not (page.parent / unquote(path.path)).exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert broken == []
+
+
+def test_every_anchor_of_a_link_is_a_heading_of_its_page():
+    broken, count = [], 0
+    for page in tracked("*.md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            path = urlsplit(target)
+            there = (page.parent / unquote(path.path)).resolve() if path.path else page
+            if path.scheme or not path.fragment or there.suffix != ".md":
+                continue
+            count += 1
+            if path.fragment not in anchors_of(there):
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == [] and count > 50
+
+
+@cache
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors that GitHub and the site give to the headings of a page."""
+    text = re.sub(r"^( *)```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    found: Counter[str] = Counter()
+    anchors = set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
+    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", text, re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        anchors.add(f"{anchor}-{found[anchor]}" if found[anchor] else anchor)
+        found[anchor] += 1
+    return anchors
 
 
 def test_the_tests_that_prove_failure_modes_exist():

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from jobs_admin.worker.versions import VERSION
+from tests.kit.programs import latest_python
 from tests.kit.up import Desk, environment_of_a_user
 from tests.workers.environments import ROOT, OutOfReach, install, pip
 
@@ -87,12 +88,16 @@ def built(export, tmp_path_factory) -> Built:
 @pytest.fixture(scope="module")
 def python(built, tmp_path_factory) -> Path:
     """An environment with both packages, and of the others the versions that are locked."""
-    folder = tmp_path_factory.mktemp("installed")
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    return install_desk(built, tmp_path_factory.mktemp("installed"), ROOT / "requirements.txt", sys.executable)
+
+
+def install_desk(built: Built, folder: Path, lock: Path, base: str) -> Path:
+    """Install both packages as pip resolves them, within the versions of the lock."""
+    lines = lock.read_text().splitlines()
     (folder / "locked.txt").write_text(
         "\n".join(line.rstrip(" \\") for line in lines if "==" in line and line[0] != " ")
     )
-    python = make_environment(folder / "environment")
+    python = make_environment(folder / "environment", base)
     try:
         install(python, "redrive", "-c", folder / "locked.txt", built.worker, built.server)
     except OutOfReach as error:
@@ -100,8 +105,8 @@ def python(built, tmp_path_factory) -> Path:
     return python
 
 
-def make_environment(folder: Path) -> Path:
-    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+def make_environment(folder: Path, base: str = sys.executable) -> Path:
+    run(base, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     return folder / "bin/python"
 
 
@@ -161,12 +166,7 @@ def test_the_command_starts_the_desk_in_an_empty_folder_and_again(python, tmp_pa
         assert (refused.returncode, refused.stderr) == (1, sentence)
     assert list(folder.iterdir()) == []
 
-    desk = Desk(folder / "var", redrive=redrive).is_ready()
-    with urllib.request.urlopen(f"{desk.url}/login/", timeout=60) as page:
-        files = re.findall(r'"(/static/redrive/[^"#]+)', page.read().decode())
-    assert files and {desk.status(file) for file in files} == {200}
-    assert "ERROR" in run(redrive, "failures", cwd=folder).splitlines()[0]
-    assert "audit: chain intact" in run(redrive, "doctor", cwd=folder)
+    desk = start_desk(redrive, folder)
     (folder / "shop.py").write_text("from celery import Celery\napp = Celery('shop', broker='redis://')\n")
     assert "Traceback" not in run(redrive, "policies", "lint", "--app", "shop:app", cwd=folder)
     assert desk.send(signal.SIGINT).ends() == 0 and desk.is_gone()
@@ -176,6 +176,30 @@ def test_the_command_starts_the_desk_in_an_empty_folder_and_again(python, tmp_pa
     assert again.send(signal.SIGINT).ends() == 0 and again.is_gone()
     assert {path.name for path in folder.iterdir() if path.suffix != ".pyc"} >= {"var", "shop.py"}
     assert not (python.parents[1] / "var").exists()
+
+
+def start_desk(redrive: Path, folder: Path) -> Desk:
+    """Run `redrive up` in the folder until its pages, its files and its commands answer."""
+    desk = Desk(folder / "var", redrive=redrive).is_ready()
+    with urllib.request.urlopen(f"{desk.url}/login/", timeout=60) as page:
+        files = re.findall(r'"(/static/redrive/[^"#]+)', page.read().decode())
+    assert files and {desk.status(file) for file in files} == {200}
+    assert "ERROR" in run(redrive, "failures", cwd=folder).splitlines()[0]
+    assert "audit: chain intact" in run(redrive, "doctor", cwd=folder)
+    return desk
+
+
+@pytest.mark.parametrize("versions", ["lowest", "latest"])
+def test_the_desk_runs_on_the_lowest_and_the_latest_versions_that_it_admits(versions, built, tmp_path):
+    base = latest_python() if versions == "latest" else sys.executable
+    python = install_desk(built, tmp_path, ROOT / f"tests/{versions}.txt", base)
+    run(*pip(python), "check", cwd=tmp_path)
+    program = "from importlib.metadata import version; print(version('django'), version('django-ninja'))"
+    assert run(python, "-c", program, cwd=tmp_path).startswith({"lowest": "5.2 1.6.0", "latest": "6.1."}[versions])
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    desk = start_desk(python.with_name("redrive"), folder)
+    assert desk.send(signal.SIGINT).ends() == 0 and desk.is_gone()
 
 
 def test_an_installed_redrive_builds_the_same_packages_for_workers(python, built, tmp_path):

@@ -121,11 +121,11 @@ class FailureAdmin(Records):
     def get_paginator(self, request: HttpRequest, queryset: QuerySet, per_page: int, *rest: object) -> Paginator:
         return FailurePaginator(queryset, per_page, viewer(request), query_of(request))
 
-    def response_action(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
+    def response_action(self, request: HttpRequest, queryset: QuerySet, **more: object) -> HttpResponse | None:
         # Django's own code would fall over ids that are no numbers.
         if any(whole_number(pk) is None for pk in request.POST.getlist(ACTION_CHECKBOX_NAME)):
             return HttpResponseBadRequest("A selected row is not a failure. Nothing was changed.")
-        return super().response_action(request, queryset)
+        return super().response_action(request, queryset, **more)
 
     @admin.action(description="Replay…", permissions=["operate"])
     def replay(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:

@@ -8,9 +8,14 @@ class Unfiled(models.Model):
 
     # Ids of two streams may be the same: before it stand the source of the stream and a slash, where it has one.
     entry_id = models.CharField(max_length=120, unique=True, help_text="Its id in the stream.")
-    source = models.CharField(max_length=63, blank=True, help_text="The source that it names; empty: not known.")
+    # The version before 0023 writes neither of the two.
+    source = models.CharField(
+        max_length=63, blank=True, db_default="", default="", help_text="The source that it names; empty: not known."
+    )
     # Of `jobs_admin.trust.Cause`; empty: it could not be read or written.
-    cause = models.CharField(max_length=10, blank=True, help_text="Why the desk refused it, in a word.")
+    cause = models.CharField(
+        max_length=10, blank=True, db_default="", default="", help_text="Why the desk refused it, in a word."
+    )
     received_at = models.DateTimeField()
     why = models.TextField()
     body = models.BinaryField(help_text="Fernet token of the whole entry.")

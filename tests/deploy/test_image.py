@@ -92,7 +92,18 @@ class Stack:
 
 @pytest.fixture(scope="module")
 def stack(image, tmp_path_factory):
-    run("docker", "build", "-q", "--build-arg", f"BASE={BASE}", "-t", SERVERS, "tests/deploy/servers")
+    run(
+        "docker",
+        "build",
+        "-q",
+        "--build-arg",
+        f"BASE={BASE}",
+        "-t",
+        SERVERS,
+        "-f",
+        "tests/deploy/servers/Containerfile",
+        "tests/deploy/servers",
+    )
     found = Stack(tmp_path_factory.mktemp("stack"))
     try:
         began = time.monotonic()

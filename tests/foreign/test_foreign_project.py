@@ -1,6 +1,7 @@
 """Redrive mounted in another project: another user model, language, zone, middleware and admin, an app of our label.
 
-The project has what the package has, put together as pyproject.toml says; it runs by its own settings.
+The project has what the package has, put together as pyproject.toml says; it runs by its own settings: on this Python and
+the locked Django, and on the latest Python of this machine with the latest Django.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.programs import latest_python
+from tests.workers.environments import OutOfReach, locked
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 MOUNT = "/ops/redrive/"
+DATABASE = "house.sqlite3"
 
 
 class Project:
-    def __init__(self, folder: Path, store: str, python: str = sys.executable) -> None:
+    def __init__(self, folder: Path, store: str, python: str) -> None:
         self.folder, self.python = folder, python
         self.site = folder / "site"
         table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
@@ -56,11 +61,28 @@ class Project:
         return json.loads(done.stdout)
 
 
-@pytest.fixture
-def project(tmp_path, store, engine):
-    made = Project(tmp_path, engine.url)
+@pytest.fixture(scope="module", params=["locked", pytest.param("latest", marks=pytest.mark.extras)])
+def python(request) -> str:
+    if request.param == "locked":
+        return sys.executable
+    try:
+        return str(locked(ROOT / "tests/latest.txt", latest_python()))
+    except OutOfReach as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory, engine, python) -> Path:
+    """The project's database, migrated by that Django."""
+    made = Project(tmp_path_factory.mktemp("migrated"), engine.url, python)
     made.manage("migrate", "-v0")
-    return made
+    return made.folder / DATABASE
+
+
+@pytest.fixture
+def project(tmp_path, store, engine, python, database):
+    shutil.copyfile(database, tmp_path / DATABASE)
+    return Project(tmp_path, engine.url, python)
 
 
 def check_answers(found: dict, mount: str = MOUNT) -> None:
@@ -84,6 +106,7 @@ def check_answers(found: dict, mount: str = MOUNT) -> None:
         "without a token": [403, "dead"],
         "with it": [302, "discarded"],
         "audit": ["failure.discard", "root@house.example", True],
+        "in the admin": [200, True],
         "missing": [404, False],
     }
 

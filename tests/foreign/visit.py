@@ -114,11 +114,16 @@ def acts(desk, person: Client, Failure, AuditEvent) -> dict[str, object]:
     before = Failure.objects.get(pk=pk).state
     done = person.post(discard, {"reason": "duplicate", "csrfmiddlewaretoken": TOKEN.search(shown)[1]})
     event = AuditEvent.objects.filter(object=f"failure:{pk}").latest("pk")
+    rows = reverse("admin:jobs_admin_failure_changelist").removeprefix(PREFIX)
+    token = TOKEN.search(person.get(rows).content.decode())[1]
+    chosen = {"action": "readmit", "_selected_action": [pk], "csrfmiddlewaretoken": token}
+    confirmation = person.post(rows, chosen)
     missing = person.get(page.replace(str(pk), "999999"))
     return {
         "without a token": [refused.status_code, before],
         "with it": [done.status_code, Failure.objects.get(pk=pk).state],
         "audit": [event.act, event.actor, str(event.user_id) == str(Person.objects.get(email=event.actor).pk)],
+        "in the admin": [confirmation.status_code, "Readmit" in confirmation.content.decode()],
         "missing": [missing.status_code, "nothing in the house" in missing.content.decode()],
     }
 

@@ -8,6 +8,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -55,31 +56,39 @@ class Installation:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, preexec_fn=die_with_parent, **pipes)
 
-    def run(self, *arguments: str, code: str = "", expect: int = 0, **variables: str) -> str:
+    def run(self, *arguments: str, code: str = "", expect: int = 0, within_s: int = 300, **variables: str) -> str:
         """Run a command of `manage.py`, or Python code with Django set up, and return its output."""
         with self.start(*arguments, code=code, **variables) as process:
-            output = process.communicate(timeout=300)[0]
+            output = process.communicate(timeout=within_s)[0]
         assert process.returncode == expect, output
         assert "Traceback" not in output, output
         return output
 
-    def read(self, code: str) -> Any:
+    def read(self, code: str, within_s: int = 300) -> Any:
         """Run Python code and return what it prints by `say`."""
-        return json.loads(self.run(code=code).splitlines()[-1])
+        return json.loads(self.run(code=code, within_s=within_s).splitlines()[-1])
 
     def query(self, text: str) -> list[tuple]:
+        return list(self.stream(text))
+
+    def stream(self, text: str) -> Iterator[tuple]:
+        """Yield the rows of a statement, without having all of them in memory."""
         if self.database.startswith("sqlite"):
             import sqlite3
 
             with closing(sqlite3.connect(self.sqlite)) as database:
-                found = database.execute(text).fetchall()
+                yield from database.execute(text)
                 database.commit()
-                return found
+            return
         import psycopg
 
-        with psycopg.connect(self.database, autocommit=True) as database:
-            cursor = database.execute(text)
-            return cursor.fetchall() if cursor.description else []
+        with psycopg.connect(self.database, autocommit=True) as database, database.cursor() as cursor:
+            if text.startswith("SELECT * "):
+                yield from cursor.stream(text)
+                return
+            cursor.execute(text)
+            if cursor.description:
+                yield from cursor
 
 
 def _database(folder: Path, is_empty: bool) -> str:
@@ -123,20 +132,9 @@ def hash_rows(desk: Installation) -> dict[str, tuple[int, str]]:
         tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
     found = {}
     for (name,) in desk.query(f"{tables} ORDER BY 1"):
-        rows = sorted(repr(row) for row in desk.query(f'SELECT * FROM "{name}"'))
-        found[name] = len(rows), hashlib.sha256("\n".join(rows).encode()).hexdigest()
+        rows = total = 0
+        for row in desk.stream(f'SELECT * FROM "{name}"'):
+            rows += 1
+            total += int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest())
+        found[name] = rows, f"{total:x}"
     return found
-
-
-def count_rows(desk: Installation) -> dict[str, int]:
-    return {name: desk.query(f'SELECT COUNT(*) FROM "{name}"')[0][0] for name in list_tables(desk)}
-
-
-def list_tables(desk: Installation) -> list[str]:
-    if desk.database.startswith("sqlite"):
-        tables = (
-            "SELECT name FROM pragma_table_list WHERE type = 'table' AND schema = 'main' AND name NOT LIKE 'sqlite%'"
-        )
-    else:
-        tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
-    return sorted(name for (name,) in desk.query(tables))

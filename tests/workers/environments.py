@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,8 +51,20 @@ class Environments(dict[str, Home]):
 
 def _make(lock: Path, packed: Path) -> Home:
     apps = ["tests/kit/celery.py", *(path.relative_to(ROOT) for path in sorted(LOCKS.glob("*_app.py")))]
-    seen = hashlib.sha256(f"{sys.executable} {sys.version}".encode())
-    for file in (Path(__file__), lock, packed, *(ROOT / app for app in apps)):
+    folder = _cached_folder(lock, [packed, *(ROOT / app for app in apps)], lambda at: _fill(at, lock, packed, apps))
+    return Home(folder / "env/bin/python", folder / "home")
+
+
+def locked(lock: Path, python: str) -> Path:
+    """Return the Python of an environment of the lock alone, made by `python`. Raises OutOfReach."""
+    return _cached_folder(lock, [], lambda at: _install_lock(at, lock, python), python) / "env/bin/python"
+
+
+def _cached_folder(lock: Path, files: list[Path], fill: Callable[[Path], None], python: str = sys.executable) -> Path:
+    """Return the folder that `fill` filled from the lock and the files, now or earlier."""
+    version = subprocess.run([python, "-VV"], capture_output=True, text=True, check=True).stdout
+    seen = hashlib.sha256(f"{python} {version}".encode())
+    for file in (Path(__file__), lock, *files):
         seen.update(file.read_bytes())
     folder = _FOLDER / f"{lock.stem}-{seen.hexdigest()[:16]}"
     _FOLDER.mkdir(parents=True, exist_ok=True)
@@ -61,10 +74,10 @@ def _make(lock: Path, packed: Path) -> Home:
         if not done.exists():
             _forget_old(lock.stem)
             shutil.rmtree(folder, ignore_errors=True)
-            _fill(folder, lock, packed, apps)
+            fill(folder)
             done.touch()
         os.utime(folder)
-    return Home(folder / "env/bin/python", folder / "home")
+    return folder
 
 
 def _forget_old(name: str) -> None:
@@ -74,15 +87,20 @@ def _forget_old(name: str) -> None:
 
 
 def _fill(folder: Path, lock: Path, packed: Path, apps: list[str | Path]) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
-    python = folder / "env/bin/python"
-    install(python, lock.name, "--require-hashes", "--only-binary", ":all:", "-r", lock)
+    python = _install_lock(folder, lock, sys.executable)
     install(python, packed.name, "--no-deps", "--no-index", packed)
     # The app alone, and nothing of the checkout: the guard that it finds is the wheel's.
     for app in apps:
         copy = folder / "home" / app
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / app, copy)
+
+
+def _install_lock(folder: Path, lock: Path, base: str) -> Path:
+    subprocess.run([base, "-m", "venv", "--without-pip", folder / "env"], check=True)
+    python = folder / "env/bin/python"
+    install(python, lock.name, "--require-hashes", "--only-binary", ":all:", "-r", lock)
+    return python
 
 
 def pip(python: Path) -> list[str | Path]:

@@ -115,9 +115,8 @@ def check_free_sqlite() -> None:
         return
 
 
-@contextlib.contextmanager
-def extracted_sqlite(backup: Backup, statements: Statements, progress: Progress) -> Iterator[Callable[[], None]]:
-    """Extract the database beside the current one and run the statements in it. Yields the function that puts it in place."""
+def load_sqlite(backup: Backup, statements: Statements, progress: Progress) -> None:
+    """Extract the database beside the current one, run the statements in it, and put it in place."""
     path = sqlite_path()
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}.restored")
     total = backup.members[MEMBER["sqlite"]]["bytes"]
@@ -135,14 +134,10 @@ def extracted_sqlite(backup: Backup, statements: Statements, progress: Progress)
                 database.execute(text.replace("%s", "?"), [_sqlite_value(value) for value in parameters])
         with fresh.open("rb") as file:
             os.fsync(file.fileno())
-
-        def put_in_place() -> None:
-            check_free_sqlite()
-            fresh.replace(path)
-            for name in (f"{path.name}-wal", f"{path.name}-shm"):
-                path.with_name(name).unlink(missing_ok=True)
-
-        yield put_in_place
+        check_free_sqlite()
+        fresh.replace(path)
+        for name in (f"{path.name}-wal", f"{path.name}-shm"):
+            path.with_name(name).unlink(missing_ok=True)
     except OSError as error:
         why = (error.strerror or "").lower()
         raise BackupFailed(f"The database cannot be written to {path.parent}: {why}. Nothing was changed.") from error
@@ -162,8 +157,7 @@ def _sqlite_value(value: object) -> object:
 
 def _write_postgresql(archive: Archive, began: Callable[[], None], progress: Progress) -> dict[str, int]:
     tool = find_tool("pg_dump", "No backup was made.")
-    about, environment = _address()
-    with transaction.atomic(), connection.cursor() as cursor:
+    with _address() as (about, environment), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cursor.execute("SELECT pg_export_snapshot()")
         snapshot = cursor.fetchone()[0]
@@ -208,15 +202,24 @@ def find_tool(name: str, consequence: str) -> str:
     return found
 
 
-def _address() -> tuple[str, dict[str, str]]:
-    """Return the connection string of the database without its password, and an environment that has the password."""
+@contextlib.contextmanager
+def _address() -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the connection string of the database without its passwords, and an environment that has them.
+
+    libpq has no variable for the password of a client key: that one is in a service file, which is ours alone.
+    """
     parameters: dict[str, Any] = dict(connection.get_connection_params())
     for name in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(name, None)
     environment = dict(os.environ)
     if password := parameters.pop("password", ""):
         environment["PGPASSWORD"] = str(password)
-    return conninfo.make_conninfo(**parameters), environment
+    with tempfile.NamedTemporaryFile("w", prefix="redrive-", suffix=".conf") as services:
+        if of_key := parameters.pop("sslpassword", ""):
+            services.write(f"[redrive]\nsslpassword={of_key}\n")
+            services.flush()
+            parameters["service"], environment["PGSERVICEFILE"] = "redrive", services.name
+        yield conninfo.make_conninfo(**parameters), environment
 
 
 def _first_line(errors: IO[bytes]) -> str:
@@ -240,12 +243,11 @@ def count_sessions() -> dict[str, int]:
 def load_postgresql(backup: Backup, statements: Statements, progress: Progress) -> None:
     """Replace all tables by those of the backup, in one transaction."""
     tool = find_tool("psql", "Nothing was changed.")
-    about, environment = _address()
     first, last = _prologue(), _epilogue(backup, statements)
     connection.close()
-    command = [tool, "-X", "-q", "-v", "ON_ERROR_STOP=1", "--no-password", f"--dbname={about}", "-f", "-"]
     total = backup.members[MEMBER["postgresql"]]["bytes"]
-    with tempfile.TemporaryFile() as errors:
+    with _address() as (about, environment), tempfile.TemporaryFile() as errors:
+        command = [tool, "-X", "-q", "-v", "ON_ERROR_STOP=1", "--no-password", f"--dbname={about}", "-f", "-"]
         load = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, transaction
 
 from dashboard.setup import environment, forks
-from dashboard.setup.backups import database, keys, running, store
+from dashboard.setup.backups import database, keys, store
 from dashboard.setup.backups.archive import Backup, BackupFailed
 from dashboard.setup.backups.database import Progress
 from dashboard.setup.connections import about_database
@@ -44,7 +46,7 @@ def restore(path: Path, progress: Progress, *, replace: bool = False) -> Restore
     try:
         _check_contents(backup)
         keys.check(backup)
-        running.check_stopped()
+        _check_stopped()
         _check_replaced(backup, replace)
         _check_space(backup)
         total = sum(int(one["bytes"]) for one in backup.members.values())
@@ -71,6 +73,34 @@ def _check_contents(backup: Backup) -> None:
             f"{backup.path} was made by a newer version of Redrive ({backup.manifest.get('version')}): its schema has "
             f"{newer[-1]}, and this version knows up to {max(schema.known_migrations())}. Upgrade, then restore. {_UNCHANGED}"
         )
+
+
+def _check_stopped() -> None:
+    """Refuse to restore while `up` runs, or another process uses the database."""
+    folder = environment.data_folder()
+    if folder.is_dir():
+        lock = store.hold_folder(folder)
+        if lock is None:
+            raise BackupFailed(f"Redrive runs on {folder} ({_holder(folder)}). Stop it, then restore. {_UNCHANGED}")
+        os.close(lock)
+    if connection.vendor == "sqlite":
+        database.check_free_sqlite()
+        return
+    with contextlib.suppress(DatabaseError):
+        sessions = database.count_sessions()
+        if sessions:
+            where = ", ".join(f"{count} from {address}" for address, count in sessions.items())
+            raise BackupFailed(
+                f"Other sessions use the database ({where}). Stop watch, web and other commands, then restore. {_UNCHANGED}"
+            )
+
+
+def _holder(folder: Path) -> str:
+    try:
+        found = json.loads((folder / "up.lock").read_text() or "{}")
+        return f"process {found['pid']}"
+    except (OSError, ValueError, KeyError):
+        return "another command"
 
 
 def _check_replaced(backup: Backup, replace: bool) -> None:
@@ -119,23 +149,19 @@ def _check_space(backup: Backup) -> None:
 
 
 def _restore(backup: Backup, client: redis.Redis, progress: Progress) -> Restored:
-    """Store first: what it lacks is added, which changes nothing should the database fail. Then database, keys, and migrations."""
+    """The database first: where it fails, nothing is changed. What follows may be done again."""
     made_at = datetime.fromisoformat(backup.manifest["made_at"])
     statements = restored.statements(made_at, backup.manifest["ledgers"], datetime.now(UTC))
-    if connection.vendor == "sqlite":
-        with database.extracted_sqlite(backup, statements, progress) as put_in_place:
-            counts = store.load(backup, client)
-            put_in_place()
-    else:
-        counts = store.load(backup, client)
-        database.load_postgresql(backup, statements, progress)
+    load = database.load_sqlite if connection.vendor == "sqlite" else database.load_postgresql
+    load(backup, statements, progress)
     try:
+        counts = store.load(backup, client)
         notes, paused = _finish(backup, made_at)
-    except (DatabaseError, redis.RedisError, CommandError, OSError) as error:
+    except (DatabaseError, redis.RedisError, CommandError, OSError, BackupFailed) as error:
         why = about_database(error) if isinstance(error, DatabaseError) else str(error)
         raise BackupFailed(
-            f"The database is restored and its replays are paused, but a later step failed: {why}. Run `upgrade`, "
-            "then `audit accept --reason restored`, before you start watch and web."
+            f"The database is restored and its replays are paused, but a later step failed: {why.rstrip('.')}. Do not start "
+            "watch and web. Fix the cause, then restore again with --replace."
         ) from error
     rows = sum(backup.manifest["tables"].values())
     return Restored(made_at, rows, counts, paused, notes)

@@ -139,7 +139,9 @@ def write(archive: Archive, client: redis.Redis, progress: Progress) -> int:
 
 
 def _is_stored(key: bytes) -> bool:
-    name = key.decode("utf-8", "replace").removeprefix(f"{keys.PREFIX}:")
+    prefix, _, name = key.decode("utf-8", "replace").partition(":")
+    if prefix != keys.PREFIX:
+        return False
     due = name.removesuffix(":jobs")
     return name == "switch" or any(one.match(name) for one in (_STREAM, _COUNT, _DROPPED)) or bool(_DELAYED.match(due))
 
@@ -147,14 +149,16 @@ def _is_stored(key: bytes) -> bool:
 def load(backup: Backup, client: redis.Redis) -> dict[str, int]:
     """Write what the store does not have; its other keys are newer. Reports are added to those that are there.
 
-    Returns the numbers of `restored` and `present` keys, of `delayed` and `overdue` retries, and of retries that are not
-    restored because they are in the store, or ended in it (`settled`).
+    Keys that no backup of Redrive has are not written. Returns the numbers of `restored` and `present` keys, of `delayed`
+    and `overdue` retries, and of retries that are not restored because they are in the store, or ended in it (`settled`).
     """
     counts = {"restored": 0, "present": 0, "delayed": 0, "overdue": 0, "settled": 0}
     is_same_store = client.get(keys.store_id()) == str(backup.manifest.get("store")).encode()
     delayed: set[str] = set()
     added: set[bytes] = set()
     for ms, key, value in _read(backup):
+        if not _is_stored(key):
+            continue
         name = key.decode("utf-8", "replace").removeprefix(f"{keys.PREFIX}:")
         if _DELAYED.match(name.removesuffix(":jobs")):
             delayed.add(key.decode().removesuffix(":jobs"))

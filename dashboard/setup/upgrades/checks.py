@@ -216,12 +216,14 @@ def _find_interrupted(tables: set[str]) -> list[Finding]:
 
 
 def invalid_indexes() -> list[str]:
+    """Return the names of half-built indexes on Redrive's tables."""
     if connection.vendor != "postgresql":
         return []
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
-            "WHERE NOT i.indisvalid AND c.relnamespace = current_schema()::regnamespace ORDER BY 1"
+            "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
+            "WHERE NOT i.indisvalid AND c.relnamespace = current_schema()::regnamespace "
+            "AND starts_with(c.relname, 'jobs_admin_') ORDER BY 1"
         )
         return [name for (name,) in cursor.fetchall()]
 

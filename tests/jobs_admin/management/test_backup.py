@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import stat
+import struct
 import zipfile
 from collections import Counter
 
 import pytest
 import redis
 
+from dashboard.setup.backups.store import MEMBER
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from tests.kit.installations import Installation, hash_rows
 
@@ -154,6 +159,7 @@ def test_a_delayed_retry_that_ended_in_the_store_of_the_backup_is_not_restored_t
 def test_each_error_is_a_sentence_and_changes_nothing(desk, store, tmp_path):
     file, other = tmp_path / "backup.zip", tmp_path / "other.zip"
     desk.run(code="bury(3)")
+    store.xadd(keys.failures("shop"), {"v": "1"})
     desk.run("backup", str(file))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and not list(tmp_path.glob(".*"))
     before = hash_rows(desk)
@@ -196,7 +202,59 @@ def test_each_error_is_a_sentence_and_changes_nothing(desk, store, tmp_path):
     assert refused("backup", str(other), **away).endswith("No backup was made.")
     assert "The folder" in refused("backup", str(tmp_path / "none" / "b.zip"))
     assert "is a folder" in refused("backup", str(tmp_path))
-    assert hash_rows(desk) == before
+    assert hash_rows(desk) == before and store.xlen(keys.failures("shop")) == 1
+    desk.query("CREATE TABLE posts (id integer)")
+    for arguments in ((), ("--replace",)):
+        assert "has tables that are not Redrive's (posts)" in refused("restore", str(file), *arguments)
+    assert hash_rows(desk) == before | {"posts": (0, "0")}
+
+
+@pytest.mark.long("Runs a desk's commands in processes of their own.")
+def test_where_the_store_fails_after_the_database_the_message_is_to_restore_again(tmp_path):
+    file, stream = tmp_path / "backup.zip", keys.failures("shop")
+    full = Engine(tmp_path / "engine").start()
+    try:
+        client = redis.Redis.from_url(full.url)
+        desk = Installation(tmp_path / "desk", full.url)
+        desk.run(code="bury(3)")
+        client.xadd(stream, {"v": "1"})
+        desk.run("backup", str(file))
+        desk.run(code="bury(2)")
+        client.delete(stream)
+        client.config_set("maxmemory", 1)  # it answers, and takes no write
+        output = desk.run("restore", str(file), "--replace", expect=1)
+        assert "The database is restored and its replays are paused, but a later step failed: " in output
+        assert output.strip().endswith("Fix the cause, then restore again with --replace."), output
+        assert not client.exists(stream)
+        client.config_set("maxmemory", 0)
+        desk.run("restore", str(file), "--replace")
+        assert desk.query("SELECT COUNT(*) FROM jobs_admin_failure") == [(3,)] and client.xlen(stream) == 1
+        assert desk.run("audit", "verify").startswith("The chain is intact")
+        client.close()
+    finally:
+        full.stop()
+
+
+@pytest.mark.long("Runs a desk's commands in processes of their own.")
+def test_a_key_that_is_not_of_redrive_is_not_restored(desk, store, tmp_path):
+    file, other = tmp_path / "backup.zip", tmp_path / "other.zip"
+    store.set("house:sessions", "theirs")
+    store.set(f"{keys.PREFIX}ish:switch", "theirs")
+    store.set(keys.switch(), "off")
+    desk.run("backup", str(file))
+    with zipfile.ZipFile(file) as was:
+        members = {name: was.read(name) for name in was.namelist()}
+    for name in ("house:sessions", f"{keys.PREFIX}ish:switch"):
+        value = store.dump(name)
+        members[MEMBER] += struct.pack(">qII", -1, len(name), len(value)) + name.encode() + value
+    manifest = json.loads(members["manifest.json"])
+    manifest["members"][MEMBER] = {"bytes": len(members[MEMBER]), "sha256": hashlib.sha256(members[MEMBER]).hexdigest()}
+    with zipfile.ZipFile(other, "w") as now:
+        for name, content in (members | {"manifest.json": json.dumps(manifest)}).items():
+            now.writestr(name, content)
+    store.flushdb()
+    assert "1 keys restored" in desk.run("restore", str(other), "--replace")
+    assert not store.exists("house:sessions", f"{keys.PREFIX}ish:switch") and store.get(keys.switch()) == b"off"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="root alone may mount a small disk")
@@ -252,6 +310,24 @@ def test_a_running_process_is_named_and_nothing_is_changed(desk, tmp_path):
         finally:
             other.kill()
     assert "Stop watch, web and other commands, then restore. Nothing was changed." in output
+
+
+@pytest.mark.postgresql
+def test_no_password_is_on_a_command_line(desk, tmp_path):
+    """Programs before `pg_dump` and `psql` on PATH write down how they are called, and call them."""
+    programs, calls = tmp_path / "programs", tmp_path / "calls"
+    programs.mkdir()
+    for name in ("pg_dump", "psql"):
+        (programs / name).write_text(f'#!/bin/sh\necho "$0 $*" >>{calls}\nexec {shutil.which(name)} "$@"\n')
+        (programs / name).chmod(0o755)
+    desk.run(code="bury(3)")
+    path, url = f"{programs}:{os.environ['PATH']}", f"{desk.database}?sslpassword=key-secret"
+    desk.run("backup", str(tmp_path / "backup.zip"), PATH=path, DATABASE_URL=url)
+    desk.run("restore", str(tmp_path / "backup.zip"), "--replace", PATH=path, DATABASE_URL=url)
+    called = calls.read_text()
+    password = re.search(r"://[^:]+:([^@]+)@", url)[1]
+    assert "pg_dump --no-owner" in called and "psql -X" in called
+    assert "key-secret" not in called and password not in called
 
 
 @pytest.mark.postgresql

@@ -124,15 +124,27 @@ def test_a_broken_migration_is_a_sentence_and_changes_nothing(desk):
     assert applied(desk) == LATEST
 
 
+def test_the_version_before_stores_a_report_that_it_refuses(desk):
+    # Columns of 0022.
+    desk.query(
+        "INSERT INTO jobs_admin_unfiled (entry_id, received_at, why, body, size) VALUES ('1-1', '2026-11-27 10:00:00', 'w', '', 0)"
+    )
+    assert desk.query("SELECT source, cause FROM jobs_admin_unfiled") == [("", "")]
+
+
 @pytest.mark.postgresql
 def test_a_half_built_index_is_dropped(desk):
     desk.run(code="bury(3)")
     # A unique index on equal values fails, and stays as an invalid one: as a kill leaves it.
     with pytest.raises(Exception, match="could not create unique index"):
         desk.query("CREATE UNIQUE INDEX CONCURRENTLY half ON jobs_admin_failure (queue)")
+    desk.query("CREATE TABLE posts AS SELECT 1 AS id FROM generate_series(1, 2)")
+    with pytest.raises(Exception, match="could not create unique index"):
+        desk.query("CREATE UNIQUE INDEX CONCURRENTLY theirs ON posts (id)")
     assert "half-built indexes: half." in desk.run("upgrade", "--check", expect=2)
     assert "Dropped the half-built index half." in desk.run("upgrade", "--no-backup")
     assert "Nothing to do" in desk.run("upgrade", "--check")
+    assert desk.query("SELECT COUNT(*) FROM pg_class WHERE relname IN ('theirs', 'half')") == [(1,)]
 
 
 @pytest.mark.sqlite
