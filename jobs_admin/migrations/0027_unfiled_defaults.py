@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """Code of 0022 and before can store a report that it refuses: its rows have neither source nor cause."""
 
-    dependencies = [("jobs_admin", "0025_list_columns")]
+    dependencies = [("jobs_admin", "0026_pauses")]
 
     operations = [
         migrations.AlterField(
