@@ -21,6 +21,7 @@ WORLDS = {
     "bullmq": "tests.histories.bullmq:Bullmq",
     "jobs_table": "tests.histories.jobs_table:JobsTable",
     "jobs_table_postgresql": "tests.histories.jobs_table:JobsTableOnPostgreSQL",
+    "followed": "tests.histories.followed:FollowedCelery",
     "rabbitmq": "tests.histories.rabbitmq_dead_letters:RabbitMQDeadLetters",
     "replays": "tests.histories.replays:Replays",
     "alerts": "tests.histories.alerts:Alerts",

@@ -17,7 +17,7 @@ from jobs_admin.models.failure import Caveat, FailureState
 WINDOW = timedelta(hours=1)
 _MOST_COUNTED = 5_000  # failures of the last hour that are read
 _SILENT_S = 30.0
-# Kinds that the guard captures with a message that can be sent again, where the task is known.
+# Kinds that the guard captures with a message that can be sent again.
 _REPLAYABLE = frozenset({"exception", "soft_limit", "hard_limit", "worker_lost"})
 _ENDED = (FailureState.DEAD, FailureState.QUARANTINED, FailureState.DISCARDED)
 
@@ -110,16 +110,16 @@ def _of_source(source: str, found: Coverage, now: datetime) -> SourceCoverage:
         found.dropped,
         found.results,
         len(failed[:_MOST_COUNTED]),
-        sum(kind in _REPLAYABLE and bool(task) for kind, task in failed[:_MOST_COUNTED]),
+        sum(kind in _REPLAYABLE for kind in failed[:_MOST_COUNTED]),
         len(failed) > _MOST_COUNTED,
     )
 
 
-def _failures_of_last_hour(source: str, now: datetime) -> list[tuple[str, str]]:
-    """(kind, task) of failures that were only seen, the latest first; at most one more than are counted."""
+def _failures_of_last_hour(source: str, now: datetime) -> list[str]:
+    """The kinds of failures that were only seen, the latest first; at most one more than are counted."""
     latest = Failure.objects.filter(failed_at__gte=now - WINDOW, source=source, state__in=_ENDED, caveats__isnull=False)
-    rows = latest.order_by("-failed_at", "-pk").values_list("kind", "task", "caveats")[: _MOST_COUNTED + 1]
-    return [(kind, task) for kind, task, caveats in rows if caveats & Caveat.SEEN]
+    rows = latest.order_by("-failed_at", "-pk").values_list("kind", "caveats")[: _MOST_COUNTED + 1]
+    return [kind for kind, caveats in rows if caveats & Caveat.SEEN]
 
 
 def _time(seconds: float) -> datetime:

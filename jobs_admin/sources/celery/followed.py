@@ -44,6 +44,7 @@ _CHECK_EVERY_S = 5.0
 _SEARCH_EVERY_S = 1.0
 _MOST_CHECKED = 200
 _UNSEEN_S = 86_400.0  # a retry without news for longer
+_LATE_S = 60.0  # past its due time, a retry is asked for in the result backend
 _QUEUE_FOR_S = 60.0
 _MOST_LEARNED = 20  # results of successes that are read at once, for the queues of their tasks
 UNKNOWN_QUEUE = "unknown"
@@ -101,9 +102,9 @@ class Followed:
                 Finding(
                     "events-off",
                     "warning",
-                    f"{'This worker sends' if len(silent) == 1 else 'These workers send'} no events of jobs: {names}. "
-                    "Their failures are seen only where the result backend stores them.",
-                    "Start them with -E, or set worker_send_task_events = True. Or switch events on in running workers: "
+                    f"Workers that send no events of jobs: {names}. "
+                    "Failures there are seen only if the result backend stores them.",
+                    "Start workers with -E, or set worker_send_task_events = True. Or switch events on in running workers: "
                     f"{COMMAND} sources enable-events {self.name}",
                 )
             )
@@ -183,7 +184,7 @@ class Followed:
         due = {
             job: at
             for job in retrying
-            if (known := self._events.jobs.get(job.job_id)) and (at := known.due_at) is not None
+            if (known := self._events.jobs.get(job.job_id)) and (at := known.due_at) is not None and at > now - _LATE_S
         }
         if now - self._checked_at < _CHECK_EVERY_S:
             return JobChanges(due=due)
