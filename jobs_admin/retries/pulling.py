@@ -220,8 +220,8 @@ def _seen_jobs(reports: Sequence[Envelope]) -> list[Envelope]:
             state, attempts, failed_at = known.get((one.source, representable(one.job_id)[:255]), ("", 0, None))
             if state not in ("", FailureState.RETRYING):
                 continue
-            # The same report again, where those beside it could not be filed.
-            is_filed = attempts and failed_at is not None and abs(failed_at.timestamp() - one.at) < _SAME_S
+            # The same report again, where those beside it could not be filed. Any other end would have changed the state.
+            is_filed = one.kind == "retry" and failed_at is not None and abs(failed_at.timestamp() - one.at) < _SAME_S
             one = replace(one, attempt=attempts if is_filed else attempts + 1)
         state = FailureState.RETRYING if one.kind == "retry" else FailureState.DEAD
         known[one.source, representable(one.job_id)[:255]] = (state, one.attempt, None)

@@ -10,7 +10,7 @@ import json
 import random
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ _SETTLED_S = 12.0
 _MARKER = "marker@h"
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """The model of one job, of `most` attempts, of which the last one ends so. Numbers of attempts count from 1."""
 
@@ -40,7 +40,10 @@ class Job:
     done: int = 0  # attempts that ended
     retried: bool = False  # the reader got an end by a retry
     ended: bool = False  # the reader got its last end
-    lost: bool = False  # some of its events did not arrive, or the reader began anew between them
+    lost: bool = False  # some of its events did not arrive, or the reader began again between them
+    is_swapped: bool = False  # an attempt was received before the end of the one before it arrived
+    began_in: int = -1  # the subscription that got the beginning of its last attempt
+    is_exact: bool = False  # the same one got its end
     result: str = ""  # FAILURE or SUCCESS, while the result backend has it
     may_have_been_read: bool = False  # its result, by a look that nobody waited for
     was_read: bool = False
@@ -60,14 +63,15 @@ class Job:
         return self.done == self.most
 
 
-@dataclass
+@dataclass(eq=False)
 class Message:
-    """A published message: events of one worker, about one job or none."""
+    """Events that one worker publishes together, about one job or none."""
 
     events: list[dict[str, Any]]
     job: Job | None = None
     ends: str = ""  # retried, failed, succeeded
-    body: str = field(default="")
+    begins: int = 0  # the number of the attempt that begins
+    body: str = ""
 
 
 class FollowedCelery(PulledWorld):
@@ -95,6 +99,8 @@ class FollowedCelery(PulledWorld):
         self.doubles = rng.choice((0.0, 0.2))
         self.is_read_now = False  # a reader is subscribed
         self.unread: list[Message] = []
+        self.late: list[Message] = []  # whose time has not come
+        self.subscription = 0
         self.succeeded = 0
         self.executed = 0
         self.workers = {f"w{n}@h": [n + 1, 0] for n in range(rng.randint(1, 3))}  # pid, jobs run
@@ -159,8 +165,8 @@ class FollowedCelery(PulledWorld):
         if job.is_over and self.results != "none":
             self.store_result(job)
         if rng.random() < 0.5:
-            return [Message([*begins, ended], job, end)]
-        return [Message(begins, job), Message([ended], job, end)]
+            return [Message([*begins, ended], job, end, job.done)]
+        return [Message(begins, job, begins=job.done), Message([ended], job, end)]
 
     def store_result(self, job: Job) -> None:
         job.result = "FAILURE" if job.end == "failed" else "SUCCESS"
@@ -184,22 +190,32 @@ class FollowedCelery(PulledWorld):
         self.broker.set(f"celery-task-meta-{job.id}", json.dumps(meta), ex=86_400)
 
     def go_on(self, jobs: list[Job], rng: random.Random, most: int) -> None:
+        self.publish_late(rng)
         messages: list[Message] = []
         for job in jobs:
             for _ in range(rng.randint(1, most)):
                 if not job.is_over:
                     messages += self.run_attempt(job, rng)
-        if len(self.workers) > 1 and rng.random() < 0.3:
+        if len(self.workers) > 1 and rng.random() < 0.6:
             # Two workers send at their own pace: an attempt may be received before the end of the one before arrives.
             for n in range(len(messages) - 1):
                 first, second = messages[n : n + 2]
                 is_next = first.job is second.job and first.ends == "retried" and not second.ends
                 if is_next and rng.random() < 0.5:
                     messages[n : n + 2] = [second, first]
+                    first.job.is_swapped = True
+        ends = {id(message.job): message for message in messages}.values()  # the last message of each job
+        self.late = [message for message in ends if rng.random() < 0.3]
         for message in messages:
-            self.publish(message, rng)
+            if message not in self.late:
+                self.publish(message, rng)
         if rng.random() < 0.7:
             self.beat(rng)
+
+    def publish_late(self, rng: random.Random) -> None:
+        late, self.late = self.late, []
+        for message in late:
+            self.publish(message, rng)
 
     @act(weight=4)
     def run_jobs(self, rng: random.Random) -> None:
@@ -237,9 +253,11 @@ class FollowedCelery(PulledWorld):
             if message.job is not None:
                 message.job.lost = True
         self.unread.clear()
+        late = [message.job for message in self.late]
         for job in self.jobs:
-            job.lost |= not job.is_over
+            job.lost |= not job.is_over or job in late
         self.is_read_now = False
+        self.subscription += 1
 
     @act()
     def restart_watch(self, rng: random.Random) -> None:
@@ -313,8 +331,11 @@ class FollowedCelery(PulledWorld):
             if job is None:
                 continue
             job.retried |= message.ends == "retried"
+            if message.begins == job.most:
+                job.began_in = self.subscription
             if message.ends in ("failed", "succeeded"):
                 job.ended = True
+                job.is_exact = job.began_in == self.subscription and not self.loss and not job.is_swapped
                 self.succeeded += message.ends == "succeeded"
         self.unread.clear()
         for job in self.jobs:
@@ -323,6 +344,7 @@ class FollowedCelery(PulledWorld):
 
     def catch_up(self) -> None:
         """Results are read when they are settled."""
+        self.publish_late(random.Random(self.made))
         self.read()
         self.clock.step(_SETTLED_S)
         for _ in range(2):
@@ -343,14 +365,15 @@ class FollowedCelery(PulledWorld):
         elif not failed_seen:
             states = ("",)
         elif job.is_over and job.end == "succeeded" and (job.ended or job.was_read):
-            # With an attempt in hand whose end was lost, the success counts as that attempt's.
-            states = ("recovered",) if not job.lost else ("recovered", "retrying", "gone")
+            states = ("recovered", "retrying", "gone") if job.lost and job.is_swapped else ("recovered",)
+            states += ("gone",) if job.is_late else ()
         elif job.is_over and job.end == "succeeded" and job.may_have_been_read:
             states = ("recovered", "retrying", "gone")
         else:
             states = ("retrying", "gone") if job.is_late else ("retrying",)
         job.states = ("discarded",) if is_discarded else states
-        job.attempts = None if job.lost or job.is_late else job.done
+        # A success of which only its result is seen has no end that names its attempt.
+        job.attempts = job.done if not job.is_late and (job.is_exact or not job.lost) else None
 
     def check(self) -> None:
         from jobs_admin.models import Failure, QueueCounter
@@ -367,7 +390,9 @@ class FollowedCelery(PulledWorld):
                     raise Divergence(f"{job} is on the desk, and nothing of a failure of it was sent.")
                 continue
             expected[job.key] = Expected.in_states(*states, run=1, attempts=job.attempts)
-            if job.id in found and not 1 <= found[job.id].attempts <= job.done:
+            # One that was first seen when its next attempt was received, before its end, counts that end as the next one's.
+            most = job.done + (job.lost and job.is_swapped)
+            if job.id in found and not 1 <= found[job.id].attempts <= most:
                 raise Divergence(f"{job} has {found[job.id].attempts} attempts on the desk.")
         desk.compare(expected)
         counted = sum(QueueCounter.objects.filter(step=MINUTE).values_list("succeeded", flat=True))

@@ -42,7 +42,7 @@ _MESSAGES_AT_ONCE = 1_000
 _GAP_S = 2.0  # without a reading for longer, there is a gap
 _CHECK_EVERY_S = 5.0
 _SEARCH_EVERY_S = 1.0
-_MOST_CHECKED = 200
+_MOST_CHECKED = 500
 _UNSEEN_S = 86_400.0  # a retry without news for longer
 _LATE_S = 60.0  # past its due time, a retry is asked for in the result backend
 _QUEUE_FOR_S = 60.0
@@ -151,6 +151,8 @@ class Followed:
         self._count(coverage, now)
         ended = self._events.take_ended(now)
         stored = self._read_results([one.job_id for one in ended if one.kind != "success"])
+        if self._results is not None:
+            self._results.mark_known(one.job_id for one in ended if one.kind != "retry")
         reports, unread = [], []
         for one in ended:
             try:
@@ -189,7 +191,8 @@ class Followed:
         if now - self._checked_at < _CHECK_EVERY_S:
             return JobChanges(due=due)
         self._checked_at = now
-        stored = self._read_results([job.job_id for job in retrying[:_MOST_CHECKED] if job not in due])
+        checked = [job for job in retrying if job not in due][:_MOST_CHECKED]
+        stored = self._read_results([job.job_id for job in checked])
         reports = [
             report_of_result(self.name, self._queue, one)
             for one in stored.values()
@@ -197,8 +200,8 @@ class Followed:
         ]
         gone = {
             job: "its outcome was not seen within a day"
-            for job in retrying
-            if job.at is not None and now - job.at > _UNSEEN_S and job.job_id not in stored and job not in due
+            for job in checked
+            if job.at is not None and now - job.at > _UNSEEN_S and job.job_id not in stored
         }
         return JobChanges(reports, gone, due)
 
@@ -271,7 +274,6 @@ class Followed:
         except (SourceError, ValueError) as error:
             self._note_results(str(error))
             return {}
-        self._results.mark_known(job_ids)
         self._learn_queues(found.values())
         return found
 
