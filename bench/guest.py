@@ -86,13 +86,18 @@ def _measure_coverage(broker: str, folder: Path, jobs: int) -> dict[str, Any]:
     from jobs_admin.models.counter import MINUTE
     from jobs_admin.queues import coverage
     from jobs_admin.retries import pulling
+    from jobs_admin.sources.base import SourceError
     from tests.kit.stock import StockWorker
 
     is_over = threading.Event()
 
     def read() -> None:
         while not is_over.is_set():
-            if not pulling.pull("shop", "bench"):
+            try:
+                is_more = pulling.pull("shop", "bench")
+            except SourceError:  # on RabbitMQ, until the first worker has declared the exchange
+                is_more = False
+            if not is_more:
                 time.sleep(0.5)
 
     reader = threading.Thread(target=read)

@@ -49,6 +49,9 @@ class TestHistories:
             pytest.skip(str(error))
         run("bullmq", "--histories", "60")
 
+    def test_of_celery_in_guest_mode(self):
+        run("followed", "--histories", "60")
+
     def test_of_a_jobs_table(self):
         run("jobs_table", "--histories", "60")
 
