@@ -276,7 +276,7 @@ class FollowedCelery(PulledWorld):
 
     @act()
     def restart_broker(self, rng: random.Random) -> None:
-        """Its Redis, which is the store's as well, is killed under the reader and started again."""
+        """Kill the Redis of broker and store under the reader, and start it again."""
         self.read()
         with redis.Redis.from_url(self.engine.url) as client:
             while client.info("persistence")["aof_buffer_length"]:

@@ -69,10 +69,13 @@ class Command(BaseCommand):
         if not 1 <= port <= 65535:
             raise Misconfigured(f"--port must be from 1 to 65535, not {port}. Nothing was started.")
         desk = Desk(environment.data_folder(), wanted_port=port, has_demo=not no_demo and watch is None)
-        desk.watched = service_url.display_url(watch) if watch else ""
         try:
             desk.take_lock()
             desk.start()
+            if watch:
+                print_line(
+                    f"Watching {service_url.display_url(watch)} in guest mode: read-only. Failures appear within seconds."
+                )
             if open:
                 webbrowser.open(desk.url)
             desk.run()
@@ -109,7 +112,6 @@ class Desk:
             None  # of the pages: held from the start on, also while the web process restarts
         )
         self.url = ""
-        self.watched = ""  # the broker that is followed, without its password
         self._page = Page()
 
     # Start --------------------------------------------------------------------------------------------------------
@@ -201,8 +203,6 @@ class Desk:
                 "Log in as admin; the password was shown at the first run. "
                 f"To change it: {elsewhere}{COMMAND} changepassword admin"
             )
-        if self.watched:
-            print_line(f"Watching {self.watched} in guest mode: read-only, its failures appear within seconds.")
         print_line(f"Redrive is ready: {self.url}")
 
     def _announce(self, what: str) -> None:
