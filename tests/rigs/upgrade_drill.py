@@ -106,7 +106,7 @@ class Drill:
         self.folder, self.failures = folder, failures
         self.old = folder / "old"
         self.engine = Engine(folder / "engine").start()
-        self.desk = Installation(folder / "desk", self.engine.url, is_empty=True)
+        self.desk = Installation(folder / "desk", self.engine.url, is_empty=True, REDRIVE_KEEP="ever")
         self.processes: list[subprocess.Popen[str]] = []
         self.listener = server.listen("127.0.0.1", 0)
         self.found: dict[str, Any] = {}

@@ -48,6 +48,8 @@ def test_check_lists_what_an_upgrade_does_and_upgrade_does_it(desk):
     )
     output = desk.run("upgrade", "--check", expect=2, REDRIVE_KEPP="30d")
     assert "jobs_admin.0023_source_keys: about " in output and "jobs_admin_unfiled (0 rows): " in output
+    assert ("checks all foreign keys, about " in output) == desk.database.startswith("sqlite")
+    assert "new__" not in output
     assert (
         "→ Did you mean REDRIVE_KEEP?" in output
         and "1 live worker has a guard newer than this version: shop/w9 9.1.0." in output
