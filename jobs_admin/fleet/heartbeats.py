@@ -254,6 +254,9 @@ class WorkerReport:
     pauses: tuple[str, ...] | None = None  # what can be paused in it: queue, task; None: an older guard
     paused_queues: frozenset[str] = frozenset()
     paused_tasks: frozenset[str] = frozenset()
+    unpausable: frozenset[str] = (
+        frozenset()
+    )  # paused queues that it consumes on: they would be deleted without a consumer
     memory: int | None = None  # resident bytes of its processes, summed; None where it is not reported
 
 
@@ -307,6 +310,7 @@ def _build_report(source: str, name: str, values: dict[str, Any], names: dict[Na
         tuple(_text(one, 10) for one in pauses[:10]) if isinstance(pauses, list) else None,
         _names(paused.get("queues")),
         _names(paused.get("tasks")),
+        _names(values.get("unpausable")),
         int(_number(values["memory"])) if values.get("memory") is not None else None,
     )
 

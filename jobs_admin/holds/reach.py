@@ -21,6 +21,7 @@ _WHY = {
     "drain": "workers are being drained: the guard holds nothing back",
     "unable": "its guard cannot pause here: its store user may not read pauses, or its pool hands out jobs ahead",
     "capture": "a task can only be paused where policies may act (REDRIVE_MODE)",
+    "temporary": "the broker would delete the queue without a consumer (auto-delete, exclusive or expires)",
     "late": "it has not confirmed yet",
 }
 
@@ -85,6 +86,8 @@ def _missing_why(pause: Pause, worker: heartbeats.WorkerReport) -> str:
         return "off"
     if QUEUE not in worker.pauses:
         return "unable"
+    if pause.queue in worker.unpausable:
+        return "temporary"
     if pause.task and TASK not in worker.pauses:
         return "capture"
     return "late"

@@ -233,7 +233,12 @@ def _attach(consumer: Any) -> Heartbeat | None:
     release = wish.release or os.environ.get("REDRIVE_RELEASE", "")
     boot = new_boot()
     url = _store_url(app, wish)
-    gate = Gate(lambda seconds, act: consumer.timer.call_after(seconds, act))
+
+    def free_place() -> None:
+        if (places := getattr(consumer.controller, "semaphore", None)) is not None:
+            places.release()
+
+    gate = Gate(lambda seconds, act: consumer.timer.call_after(seconds, act), free_place)
     queues = Queues(lambda: bound_in(app), lambda: app.amqp.queues.consume_from)
     try:
         public_key = os.environ.get(VARIABLE, "")

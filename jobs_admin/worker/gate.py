@@ -31,8 +31,12 @@ logger = logging.getLogger("redrive.worker")
 class Gate:
     """Between a worker's requests and its pool. May be called from any thread of the main process."""
 
-    def __init__(self, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
+    def __init__(
+        self, call_later: Callable[[float, Callable[[], None]], Any], free_place: Callable[[], object] = lambda: None
+    ) -> None:
+        """`free_place`: gives back the place in the pool of a request that was kept back, and then did not begin."""
         self._call_later = call_later
+        self._free_place = free_place
         self._lock = threading.RLock()
         self._running: dict[int, Go] = {}  # id of the request -> how it was handed to the pool
         self._suspects: deque[Any] = deque()  # requests that wait to be alone
@@ -86,6 +90,7 @@ class Gate:
         with self._lock:
             if self._alone is not None or (self._suspects and self._running):
                 return
+            holds_place = not self._suspects  # a suspect's was freed when it made way
             if self._suspects:
                 request = self._suspects.popleft()
                 self._alone = id(request)
@@ -95,7 +100,7 @@ class Gate:
                 self._kept_back.clear()
             self._running.update(going)
         for _, go in going:
-            _hand_over(go)
+            self._hand_over(go, holds_place=holds_place)
 
     def _begin(self, request: Any, how: str) -> tuple[int, Go]:
         request._request_dict = {**request._request_dict, ALONE: how}
@@ -111,18 +116,18 @@ class Gate:
             self._suspects.remove(request)
             number, go = self._begin(request, "beside")
             self._running[number] = go
-        _hand_over(go)
+        self._hand_over(go, holds_place=False)
         self._turn()
+
+    def _hand_over(self, go: Go, *, holds_place: bool) -> None:
+        try:
+            go()
+        except TaskRevokedError:
+            if holds_place:  # as Celery does where it learns of it at once
+                self._free_place()
+        except Exception:  # it must not end the job that made way for this one; its message comes back
+            logger.exception("Redrive could not hand a job to the pool that it had kept back.")
 
 
 def wants_to_be_alone(exc_info: Any) -> bool:
     return is_a(raised(exc_info), RunAlone)
-
-
-def _hand_over(go: Go) -> None:
-    try:
-        go()
-    except TaskRevokedError:
-        pass  # Celery has said so, and acknowledged it
-    except Exception:  # it must not end the job that made way for this one; its message comes back
-        logger.exception("Redrive could not hand a job to the pool that it had kept back.")

@@ -61,6 +61,7 @@ class Pausing:
         self._lock = threading.Lock()  # of what is in force, and of the marks on requests
         self._published = Pauses()
         self._in_force = Pauses()
+        self._temporary: list[str] = []  # paused queues that are consumed on
         self._congested: dict[str, float] = {}  # queue -> when it may be consumed again (ms since 1970)
         self._away: list[Any] = []  # requests that are still to go back
         self._stopped: set[str] = set()  # queues that this worker would consume
@@ -79,8 +80,9 @@ class Pausing:
     def describe(self) -> dict[str, Any]:
         """For the heartbeat: what can be paused here, and what is."""
         now = self._in_force
+        temporary = self._temporary[:MOST_LISTED]
         listed = {"queues": sorted(now.queues)[:MOST_LISTED], "tasks": sorted(now.tasks)[:MOST_LISTED]}
-        return {"pauses": self.abilities if self.is_readable else [], "paused": listed}
+        return {"pauses": self.abilities if self.is_readable else [], "paused": listed, "unpausable": temporary}
 
     # In the heartbeat's thread
 
@@ -124,11 +126,11 @@ class Pausing:
 
     def _apply(self, *, is_silenced: bool) -> bool:
         now_ms = time.time() * 1000
-        found = Pauses() if is_silenced else self._published.at(now_ms)
-        if not self.abilities:
-            found = Pauses()
-        elif self._later is None:
-            found = Pauses(found.queues)
+        found = Pauses() if is_silenced or not self.abilities else self._published.at(now_ms)
+        temporary = self._temporary_queues()
+        self._temporary = sorted(found.queues.keys() & temporary)
+        queues = {queue: end for queue, end in found.queues.items() if queue not in temporary}
+        found = Pauses(queues, {} if self._later is None else found.tasks)
         with self._lock:
             self._congested = {queue: end for queue, end in self._congested.items() if now_ms < end}
             if found == self._in_force:
@@ -141,12 +143,17 @@ class Pausing:
                 logger.warning("Redrive resumed the %s %.200s.", what, name)
         return True
 
+    def _temporary_queues(self) -> set[str]:
+        """Queues that the broker deletes, with all jobs, when their last consumer leaves: those are consumed on."""
+        known = list(self._consumer.app.amqp.queues.consume_from.values())
+        return {one.name for one in known if _is_temporary(one)}
+
     # Where a job would start
 
     def starts(self, request: Any) -> bool:
         """Return whether the job may start, for good: it is not taken back any more. If not, it is on its way back."""
         with self._lock:
-            if not getattr(request, _AWAY, False) and not self._covers(request):
+            if self._may_start(request):
                 setattr(request, _BEGUN, True)
                 return True
         self._take(request)
@@ -155,10 +162,17 @@ class Pausing:
     def may_start(self, request: Any) -> bool:
         """The same, of a job that may still be taken back."""
         with self._lock:
-            if not getattr(request, _AWAY, False) and not self._covers(request):
+            if self._may_start(request):
                 return True
         self._take(request)
+        self._collect()  # those behind it too: else each would be let go of within the call for the one before
         return False
+
+    def _may_start(self, request: Any) -> bool:
+        """Under the lock. What began once, or is acknowledged, cannot go back: a job that waits to run alone."""
+        if getattr(request, _AWAY, False):
+            return False
+        return getattr(request, _BEGUN, False) or request.acknowledged or not self._covers(request)
 
     def _take(self, request: Any) -> None:
         with self._lock:
@@ -189,8 +203,7 @@ class Pausing:
     # In the consumer's thread
 
     def connected(self) -> None:
-        """After each connection to the broker, before the first message of it. What went with the last one is the broker's."""
-        self._away = [one for one in self._away if isinstance(getattr(one.message, "_raw", None), Popped)]
+        """After each connection to the broker, before the first message of it."""
         self._stopped.clear()
         self._consume_less()
         if self._away:
@@ -219,7 +232,7 @@ class Pausing:
         self._is_logged = False
 
     def _barred(self) -> set[str]:
-        return {*self._in_force.queues, *self._congested}
+        return {*self._in_force.queues, *self._congested} - self._temporary_queues()
 
     def _consume_less(self) -> None:
         consumer = self._consumer.task_consumer
@@ -247,6 +260,12 @@ class Pausing:
                 is_waiting = not getattr(request, _BEGUN, True) and self._covers(request)
             if is_waiting:
                 self._take(request)
+        places = getattr(self._consumer.controller, "semaphore", None)
+        if places is not None:
+            # They wait for a place in the pool no more: each would take one, give it back, and so call the next.
+            waiting = [one for one in places._waiting if not getattr(next(iter(one[1]), None), _AWAY, False)]
+            places._waiting.clear()
+            places._waiting.extend(waiting)
 
     def _send_away(self) -> None:
         with self._lock:
@@ -276,14 +295,18 @@ class Pausing:
         if request.acknowledged:
             return
         queue = place_of(request, self._queues).name
-        if (
-            queue not in self._barred()
-            and self._is_task_paused(request, time.time() * 1000)
-            and self._put_aside(request, queue)
-        ):
-            request.message.ack_log_error(logger, self._consumer.connection_errors)
-        else:
+        if request.message.channel is not self._consumer.task_consumer.channel:
+            # Of a connection that was lost: the broker has it again, or gets it now if it still counts it as fetched.
+            if isinstance(getattr(request.message, "_raw", None), Popped):
+                self._give_back(request.message)
+        elif queue in self._barred() or not self._is_task_paused(request, time.time() * 1000):
             self._give_back(request.message)
+        elif self._put_aside(request, queue):
+            request.message.ack_log_error(logger, self._consumer.connection_errors)
+        elif queue in self._barred():
+            self._give_back(request.message)
+        else:
+            return  # a queue that is consumed on: it would come again at once, so it stays here until the next try
         request.acknowledged = True
 
     def _put_aside(self, request: Any, queue: str) -> bool:
@@ -331,6 +354,11 @@ class Pausing:
                 return
         message._state = "REQUEUED"
         message.channel.qos._quick_ack(message.delivery_tag)
+
+
+def _is_temporary(queue: Any) -> bool:
+    arguments = getattr(queue, "queue_arguments", None) or {}
+    return bool(queue.auto_delete or queue.exclusive or queue.expires or "x-expires" in arguments)
 
 
 def pausing_of(

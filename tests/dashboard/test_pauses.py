@@ -196,18 +196,20 @@ def test_workers_in_which_it_is_not_in_force_are_named_with_the_reason(workers, 
         {"pauses": ["queue"], "paused": paused, "mode": "capture"},
         {"pauses": can, "paused": {"queues": [], "tasks": []}, "queues": ["other"]},
         {"pauses": "x", "paused": 7},
+        {"pauses": can, "paused": {"queues": [], "tasks": []}, "unpausable": ["emails"]},
     )
     queue = holds.pause(SAM, "shop", queue="emails", reason="x")
     task = holds.pause(SAM, "shop", task="shop.send", reason="x")
     found = holds.reach(SAM, [queue, task])
-    assert found[queue.pk].sentence == "In force in 2 of 7 workers."
+    assert found[queue.pk].sentence == "In force in 2 of 8 workers."
     why = dict(found[queue.pk].missing)
     assert why["w1"] == why["w7"] == "its guard is of a version without pauses"
     assert why["w2"] == "it has not confirmed yet"
     assert "store user may not read" in why["w3"]
+    assert "would delete the queue" in why["w8"]
     assert why["w4"] == "its guard is switched off"
     assert "only be paused where policies may act" in dict(found[task.pk].missing)["w5"]
-    assert len(found[task.pk].missing) == 8
+    assert len(found[task.pk].missing) == 9
 
 
 def test_the_api_pauses_lists_and_resumes(call_api, workers, store):

@@ -34,7 +34,7 @@ from celery import Celery, Task, chord
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
-from kombu import compression
+from kombu import Queue, compression
 from kombu.serialization import register
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
     )
     if broker_url.startswith("amqp://"):  # priorities mean something there only if queue and prefetch are such
         made.conf.update(task_queue_max_priority=10, worker_prefetch_multiplier=1)
+    if temporary := os.environ.get("REAL_AUTO_DELETE"):  # a queue that RabbitMQ deletes with its last consumer
+        made.conf.task_queues = [Queue(temporary, auto_delete=True)]
     if prefetch := os.environ.get("REAL_PREFETCH"):  # jobs that a worker fetches ahead, for each place of its pool
         made.conf.worker_prefetch_multiplier = int(prefetch)
     made.conf.accept_content = ["json", *OWN_SERIALIZER]

@@ -80,6 +80,14 @@ class Shop:
         with Connection(self.broker_url) as connection:
             return connection.default_channel.queue_declare(queue, passive=True).message_count
 
+    def queue_exists(self, queue: str) -> bool:
+        with Connection(self.broker_url) as connection:
+            try:
+                connection.default_channel.queue_declare(queue, passive=True)
+            except connection.channel_errors:
+                return False
+        return True
+
     def due(self) -> int:
         """Jobs that wait for a time, wherever they do for this broker."""
         if self.broker_url:

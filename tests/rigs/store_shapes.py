@@ -242,7 +242,10 @@ _PAUSES = {"v": 1, "queues": {"emails": 0, "webhooks": 1790000000000}, "tasks": 
 
 def _obey_pauses() -> None:
     """As a worker does that has nothing to do."""
-    consumer = SimpleNamespace(task_consumer=None, pool=None, hub=None, call_soon=lambda act: None)
+    queues = SimpleNamespace(queues=SimpleNamespace(consume_from={}))
+    consumer = SimpleNamespace(
+        task_consumer=None, pool=None, hub=None, call_soon=lambda act: None, app=SimpleNamespace(amqp=queues)
+    )
     one = Pausing(consumer, Queues(), "shop", Path(tempfile.mkdtemp(prefix="redrive-shapes-")), None)
     pipeline = config.store().pipeline(transaction=False)
     one.read(pipeline)

@@ -234,3 +234,35 @@ def test_a_queue_is_left_alone_while_a_job_of_a_paused_task_cannot_be_put_aside(
     shop.publish()
     shop.settle(lambda: len(shop.read_notes("end")) == 10, "all of them")
     assert sorted(shop.ran()) == list(jobs)
+
+
+def test_hundreds_that_were_fetched_go_back_without_a_place_of_the_pool_being_lost(shop):
+    paused, other = unique("paused"), unique("other")
+    shop.work(queues=f"{paused},{other}", late_ack=True, concurrency=1, prefetch=600)
+    shop.send(1, paused, 3.0)
+    shop.settle(lambda: shop.ran() == [0], "the place to be taken")
+    waiting = shop.send(500, paused)
+    shop.settle(lambda: shop.worker.text().count("received") > 400, "most of them to be fetched")
+    shop.pause(queues=[paused])
+    shop.settle(lambda: shop.queued(paused) == 500, "all of them to be back")
+    elsewhere = shop.send(5, other)
+    shop.settle(lambda: set(elsewhere) <= set(shop.ran()), "the jobs of another queue")
+    assert not {*shop.ran()} & {*waiting}
+    assert "RecursionError" not in shop.worker.text()
+    shop.publish()
+    shop.settle(lambda: len(shop.read_notes("end")) == shop.sent, "all of them")
+    assert sorted(shop.ran()) == list(range(shop.sent))
+
+
+@pytest.mark.parametrize("shop", ["amqp"], indirect=True)
+def test_a_queue_that_is_deleted_without_a_consumer_is_consumed_on_and_the_worker_reports_it(shop):
+    queue = unique("temporary")
+    shop.work(queues=queue, environment={"REAL_AUTO_DELETE": queue})
+    shop.publish(queues={queue: UNTIL_RESUMED})
+
+    def beats() -> list[dict]:
+        return [json.loads(text) for text in shop.store.hvals(keys.workers("shop"))]
+
+    shop.settle(lambda: [one["unpausable"] for one in beats()] == [[queue]], "the worker to report it")
+    assert beats()[0]["paused"]["queues"] == []
+    assert shop.queue_exists(queue)
