@@ -131,17 +131,18 @@ class Shop:
     def hold(self, client: redis.Redis, count: int) -> dict[str, Any]:
         made = _pause(self.name, task="noted")
         self.wait_for(client, paused=True, task=True)
+        where = client if self.name == "rabbitmq" else redis.Redis.from_url(self.workers[0].broker_url)
+        due, before = keys.due(self.name), where.info("memory")["used_memory"]
         began = time.monotonic()
         for n in range(count):
             self.workers[0].send("noted", n, queue="busy")
-        where = client if self.name == "rabbitmq" else redis.Redis.from_url(self.workers[0].broker_url)
-        due = keys.due(self.name)
         _wait(lambda: where.zcard(due) >= count * 0.95, 600)
         put_aside = time.monotonic() - began
         time.sleep(10)
         cpu, at = self._processor_s(), time.monotonic()
         time.sleep(60)
         used = (self._processor_s() - cpu) / (time.monotonic() - at)
+        held_bytes = where.info("memory")["used_memory"] - before
         started = len(self.starts())
         ends = time.monotonic()
         _resume(made)
@@ -150,7 +151,7 @@ class Shop:
             "held": count,
             "seconds_to_put_them_aside": round(put_aside, 1),
             "processor_of_all_workers_while_they_wait": round(used, 3),
-            "bytes_per_job": round(where.info("memory")["used_memory"] / count),
+            "bytes_per_job": round(held_bytes / count),
             "started_while_paused": started,
             "seconds_from_resume_to_the_last_start": round(time.monotonic() - ends, 1),
         }

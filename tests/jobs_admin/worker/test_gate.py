@@ -23,7 +23,11 @@ class Worker:
     def __init__(self):
         self.later, self.began = [], []
         self.patience = []
-        self.gate = Gate(lambda seconds, act: (self.patience.append(seconds), self.later.append(act)))
+        self.freed = 0
+        self.gate = Gate(lambda seconds, act: (self.patience.append(seconds), self.later.append(act)), self.free_place)
+
+    def free_place(self):
+        self.freed += 1
 
     def gets(self, *names, error=None):
         got = [SimpleNamespace(name=name, _request_dict={"id": name}) for name in names]
@@ -148,3 +152,26 @@ def test_one_that_cannot_begin_holds_up_no_one(worker, error):
     worker.gets("later")
     worker.gate.release(pill)
     assert worker.began == ["pill", "pill", "later"]
+
+
+def test_what_was_kept_back_and_may_not_start_any_more_frees_its_place_in_the_pool(worker):
+    a, pill = worker.gets("a", "pill")
+    worker.gate.takes_back(pill, RUNS_ALONE)
+    worker.gets("paused", error=TaskRevokedError("paused"))
+    worker.gets("later")
+    worker.gate.release(a)
+    assert worker.freed == 0
+    worker.gate.release(pill)
+    assert (worker.freed, worker.began[-1]) == (1, "later")
+
+
+def test_a_suspect_that_may_not_start_frees_no_place_for_it_holds_none(worker):
+    a, pill = worker.gets("a", "pill")
+    worker.gate.takes_back(pill, RUNS_ALONE)
+    worker.gate._ways[id(pill)] = _revoked
+    worker.gate.release(a)
+    assert worker.freed == 0
+
+
+def _revoked():
+    raise TaskRevokedError("revoked")
