@@ -30,7 +30,7 @@ from jobs_admin.worker.raw_message import Popped
 
 QUEUE, TASK = "queue", "task"
 # Seconds until a job of a paused task is checked again: longer the more of them wait, so that a source checks 200 a second.
-RECHECK_S, LONGEST_RECHECK_S, RECHECKED_PER_S = 5.0, 60.0, 200
+RECHECK_S, LONGEST_RECHECK_S, RECHECKED_PER_S = 5.0, 600.0, 200
 COUNT_EVERY_S = 5.0
 MOST_LISTED = 200  # queues, and tasks
 CONGESTED_S = 5.0  # for which a queue is not consumed after a job of it could not be put aside
