@@ -142,7 +142,7 @@ class Shop:
         cpu, at = self._processor_s(), time.monotonic()
         time.sleep(60)
         used = (self._processor_s() - cpu) / (time.monotonic() - at)
-        held_bytes = where.info("memory")["used_memory"] - before
+        waiting_bytes = where.info("memory")["used_memory"] - before
         started = len(self.starts())
         ends = time.monotonic()
         _resume(made)
@@ -151,7 +151,7 @@ class Shop:
             "held": count,
             "seconds_to_put_them_aside": round(put_aside, 1),
             "processor_of_all_workers_while_they_wait": round(used, 3),
-            "bytes_per_job": round(held_bytes / count),
+            "bytes_per_job": round(waiting_bytes / count),
             "started_while_paused": started,
             "seconds_from_resume_to_the_last_start": round(time.monotonic() - ends, 1),
         }

@@ -154,7 +154,7 @@ def test_one_that_cannot_begin_holds_up_no_one(worker, error):
     assert worker.began == ["pill", "pill", "later"]
 
 
-def test_what_was_kept_back_and_may_not_start_any_more_frees_its_place_in_the_pool(worker):
+def test_a_job_that_waited_behind_a_suspect_and_may_not_start_frees_its_place_in_the_pool(worker):
     a, pill = worker.gets("a", "pill")
     worker.gate.takes_back(pill, RUNS_ALONE)
     worker.gets("paused", error=TaskRevokedError("paused"))
