@@ -11,7 +11,8 @@ from django.contrib.auth import get_user_model
 from django.core import checks
 from django.core.exceptions import FieldDoesNotExist
 from django.db import DEFAULT_DB_ALIAS, connections
-from django.urls import NoReverseMatch, URLResolver, get_resolver, reverse
+from django.shortcuts import resolve_url
+from django.urls import NoReverseMatch, Resolver404, URLResolver, get_resolver, resolve, reverse
 from django.utils.module_loading import import_string
 
 _APPS = ("jobs_admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.messages")
@@ -24,7 +25,7 @@ _MIDDLEWARE = (
 
 
 def check_project(app_configs: object = None, **_: Any) -> list[checks.CheckMessage]:
-    return [*_apps_and_middleware(), *_users(), *_times(), *_addresses(), *_database()]
+    return [*_apps_and_middleware(), *_users(), *_times(), *_addresses(), *_login(), *_database()]
 
 
 def _apps_and_middleware() -> Iterator[checks.CheckMessage]:
@@ -72,6 +73,19 @@ def _is_included(patterns: list) -> bool:
     return any(
         one.app_name == "redrive" or _is_included(one.url_patterns) for one in patterns if isinstance(one, URLResolver)
     )
+
+
+def _login() -> Iterator[checks.CheckMessage]:
+    path = resolve_url(settings.LOGIN_URL)
+    try:
+        if path.startswith("/"):
+            resolve(path.removeprefix((settings.FORCE_SCRIPT_NAME or "").rstrip("/")))
+    except Resolver404:
+        yield checks.Warning(
+            f"LOGIN_URL ({path}) is no address of this project: Redrive sends visitors there to log in.",
+            hint="Set LOGIN_URL, such as 'admin:login'.",
+            id="redrive.W002",
+        )
 
 
 def _database() -> Iterator[checks.CheckMessage]:

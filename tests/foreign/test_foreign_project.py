@@ -166,7 +166,7 @@ def test_a_setting_that_cannot_be_used_and_what_is_missing_are_named(project):
     project.environment["FOREIGN_READ_ONLY"] = "0"
     code = (
         "import django; from django.conf import settings as s; "
-        "s.MIDDLEWARE = [m for m in s.MIDDLEWARE if 'Csrf' not in m]; s.USE_TZ = False; django.setup(); "
+        "s.MIDDLEWARE = [m for m in s.MIDDLEWARE if 'Csrf' not in m]; s.USE_TZ = False; s.LOGIN_URL = '/accounts/login/'; django.setup(); "
         "from dashboard.mounted.needs import check_project; print(*(one.id for one in check_project()))"
     )
-    assert project.run("-c", code).stdout.split() == ["redrive.E004", "redrive.E006"]
+    assert project.run("-c", code).stdout.split() == ["redrive.E004", "redrive.E006", "redrive.W002"]
