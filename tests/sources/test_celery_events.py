@@ -9,7 +9,7 @@ import pytest
 
 from jobs_admin.core.coverage import Coverage, Minute, WorkerCoverage, parse
 from jobs_admin.sources.celery import event_errors, events, task_queues
-from jobs_admin.sources.celery.events import Events
+from jobs_admin.sources.celery.events import Events, Worker
 from jobs_admin.sources.celery.task_queues import TaskQueues
 
 NOW = 1_800_000_000.0
@@ -115,9 +115,11 @@ def test_a_restarted_worker_counts_from_zero_also_under_the_same_process_id():
 @pytest.mark.parametrize(("pid", "processed", "missed"), [(7, 150, 50), (7, 20, 20), (8, 20, 20)])
 def test_what_ran_in_an_unread_interval_is_missed(pid, processed, missed):
     state = Events()
-    state.resume({"w@h": (7, 100)})
+    state.resume({"w@h": Worker(7, 100, NOW - 60, executed=40, started=0)})
     read(beat(processed, pid), state=state)
     assert (state.missed, state.executed) == (missed, 0)
+    # A worker that sent no events before it is not taken for a new one.
+    assert state.workers["w@h"].executed == (40 if pid == 7 else 0)
 
 
 def test_memory_is_bounded(monkeypatch):

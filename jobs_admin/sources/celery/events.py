@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jobs_admin.core import untrusted
@@ -170,9 +170,9 @@ class Events:
         ended, self.ended = self.ended, []
         return ended
 
-    def resume(self, known: dict[str, tuple[int, int]]) -> None:
-        """Begin after an interval that was not read. `known`: worker -> its pid and its count of executions before it."""
-        self.workers = {name: Worker(pid, processed, 0.0) for name, (pid, processed) in known.items()}
+    def resume(self, known: dict[str, Worker]) -> None:
+        """Begin after an interval that was not read. `known`: the workers before it, by name."""
+        self.workers = {name: replace(worker, at=0.0) for name, worker in known.items()}
         self.note_missed()
 
     def note_missed(self) -> None:

@@ -32,7 +32,7 @@ from jobs_admin.sources.base import (
     Unread,
 )
 from jobs_admin.sources.celery import events as celery_events
-from jobs_admin.sources.celery.events import Events
+from jobs_admin.sources.celery.events import Events, Worker
 from jobs_admin.sources.celery.listening import Listener, Messages, rabbitmq_messages, redis_messages
 from jobs_admin.sources.celery.results import Result, Results
 from jobs_admin.sources.celery.seen_reports import report_of_end, report_of_result
@@ -222,7 +222,12 @@ class Followed:
         if self._listener is None:
             where = getattr(self._broker, "_where", f"The broker of {self.name}")
             self._listener = Listener(self.name, lambda: self._open_messages(self._exchange), where)
-            self._events.resume({name: (one.pid, one.processed) for name, one in coverage.workers.items()})
+            self._events.resume(
+                {
+                    name: Worker(one.pid, one.processed, one.at, one.executed, one.started, quiet_since=one.quiet_since)
+                    for name, one in coverage.workers.items()
+                }
+            )
         if is_new and coverage.at and now - coverage.at > _GAP_S and not self._is_in_gap(coverage):
             coverage.add_gap(coverage.at, now)
         return coverage

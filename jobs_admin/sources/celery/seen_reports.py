@@ -43,8 +43,9 @@ def report_of_result(source: str, queue_of: Callable[[str], str], stored: Result
     attempt = 0 if stored.retries is None else stored.retries + 1
     kind = "success" if stored.status == "SUCCESS" else event_errors.kind_of(stored.error_type)
     at = stored.at if stored.at is not None else time.time()
+    task = stored.task or (stored.message if kind == "unknown_task" else "")
     return _envelope(
-        source, stored.queue or queue_of(stored.task), stored.job_id, kind, attempt, at, stored.task, stored.worker,
+        source, stored.queue or queue_of(task), stored.job_id, kind, attempt, at, task, stored.worker,
         stored.error_type, stored.message, stored.trace, stored.args, stored.kwargs, None,
     )  # fmt: skip
 
