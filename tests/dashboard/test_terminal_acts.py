@@ -296,4 +296,4 @@ from django.urls import resolve
 print(resolve("/api/groups/rules").url_name)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.stdout == "list_rules\n", done.stderr
+    assert done.stdout == "list_grouping_rules\n", done.stderr
