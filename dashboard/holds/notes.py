@@ -14,7 +14,7 @@ from jobs_admin.models import Pause
 from jobs_admin.models.access import OPERATOR, Viewer
 
 # Seconds, as the form sends them, and the label; "" until resumed.
-LENGTHS = (("900", "15 min"), ("3600", "1 h"), ("14400", "4 h"), ("", "Until resumed"))
+LENGTHS = (("900", "Pause 15 min"), ("3600", "Pause 1 h"), ("14400", "Pause 4 h"), ("", "Pause until resumed"))
 MOST_NAMED = 3  # in a sentence
 
 
