@@ -46,6 +46,6 @@ def make_pause(request: HttpRequest, body: NewPause) -> Any:
 
 @api.post("/pauses/{pause_id}/resume", response={200: pause_shapes.PauseItem, **REFUSALS}, tags=["pauses"])
 @needs(OPERATOR)
-def resume_pause(request: HttpRequest, pause_id: Number) -> Any:
-    """End the pause. All that waits starts as fast as workers take it."""
+def resume_pause(request: HttpRequest, pause_id: Number, body: Body | None = None) -> Any:
+    """End the pause. All that waits starts as fast as workers take it: a pace is refused."""
     return pause_shapes.pause(request.auth, holds.resume(request.auth, pause_id))

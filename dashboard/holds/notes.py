@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.urls import reverse
+from django.utils import timezone
 
 from dashboard.web import links
 from jobs_admin import config, holds
@@ -56,7 +57,8 @@ def may_pause(viewer: Viewer, source: str, queue: str) -> bool:
     """Return whether the viewer may pause this queue, it can be paused, and is not yet."""
     if not queue or config.is_read_only() or not viewer.may(OPERATOR, source) or holds.why_not_pausable(source):
         return False
-    return not any(one.queue for one in holds.pauses_of(viewer, source, queue))
+    now = timezone.now()
+    return not any(one.queue and holds.is_open(one, now) for one in holds.pauses_of(viewer, source, queue))
 
 
 def paused_queues(viewer: Viewer, now: datetime) -> set[tuple[str, str]]:

@@ -55,7 +55,9 @@ def save(request: HttpRequest) -> HttpResponse:
     else:
         end = f"until {moments.dated(made.until, now)}" if made.until else "until resumed"
         undo = reverse("redrive:pause-resume", args=[made.pk])
-        add_toast(request, f"Paused {made.queue or made.task} {end}. Running jobs run to their end.", undo=undo)
+        reach = holds.reach(request.viewer, [made])[made.pk]
+        text = reach.sentence if reach.is_unknown_task else "Running jobs run to their end."
+        add_toast(request, f"Paused {made.queue or made.task} {end}. {text}", undo=undo)
     return go(request, links.back(request, otherwise=reverse("redrive:pause-list")))
 
 

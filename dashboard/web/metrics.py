@@ -132,7 +132,11 @@ def _of_policies(viewer: Viewer, now: datetime) -> Iterator[Metric]:
         for name, workers in policies.in_force(viewer, published, now).items()
         for version, count in sorted(workers.on.items(), key=lambda one: one[0] or 0)
     ]
-    paused = [({"source": one.source, "queue": one.queue, "task": one.task}, 1) for one in holds.listing(viewer)]
+    paused = [
+        ({"source": one.source, "queue": one.queue, "task": one.task}, 1)
+        for one in holds.listing(viewer)
+        if holds.is_open(one, now)
+    ]
     yield _gauge("redrive_pauses", "Open pauses by hand: 1 for each paused queue or task.", paused)
     yield _gauge("job_retry_budget_remaining", "Retries left in the budget of a policy, per source.", left)
     yield _gauge("redrive_policy_workers", "Live workers matched by a policy, by version.", on)

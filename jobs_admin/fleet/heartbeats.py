@@ -344,6 +344,14 @@ def partly_guarded_queues(source: str, now: datetime | None = None) -> list[tupl
     return sorted(one for one in seen if one[2] > one[1])
 
 
+def unguarded_workers(source: str, now: datetime | None = None) -> dict[str, int | None]:
+    """Queue -> workers without a guard that consume it, by the last sample; None where the broker does not say."""
+    return {
+        s.queue: None if s.workers is None else max(0, s.workers - (s.guarded_workers or 0))
+        for s in _latest_samples(source, now)
+    }
+
+
 _SAMPLED_WITHIN = timedelta(minutes=5)
 
 

@@ -95,6 +95,9 @@ def pause(
         raise Refused("cannot", f"{cannot} Nothing was changed.", "source")
     try:
         with transaction.atomic():
+            # One that has ended by its time, which `watch` has not recorded yet, is no conflict.
+            for ended in Pause.objects.filter(source=source, queue=queue, task=task, resumed_at=None, until__lte=now):
+                _end(ended, now, None)
             if Pause.objects.filter(source=source, resumed_at=None).count() >= pauses.MOST:
                 message = f"The limit of {pauses.MOST} pauses of {source} is reached. Resume one first."
                 raise Refused("too_many", f"{message} Nothing was changed.")

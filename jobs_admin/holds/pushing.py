@@ -14,7 +14,7 @@ import redis
 from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.pauses import UNTIL_RESUMED, Pauses
-from jobs_admin.models import Pause
+from jobs_admin.models import Pause, Source
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +29,18 @@ def push_soon() -> None:
 
 def push() -> bool:
     """Make the store say what the tables say; whether that was not so. Raises redis.RedisError."""
-    sources = list(Pause.objects.order_by("source").values_list("source", flat=True).distinct())
+    paused = set(Pause.objects.values_list("source", flat=True).distinct())
+    sources = sorted({*paused, *Source.objects.values_list("pk", flat=True)})
     if not sources:
         return False
     stored = config.store().mget([keys.pauses(source) for source in sources])
     wanted = _documents(sources)
-    changed = [source for source, text in zip(sources, stored, strict=True) if text != wanted[source]]
+    # Also of sources without a row, as after a database was restored: no one could end those pauses.
+    changed = [
+        source
+        for source, text in zip(sources, stored, strict=True)
+        if text != wanted[source] and (text is not None or source in paused)
+    ]
     pushed = [_push_one(source) for source in changed]
     return any(pushed)
 

@@ -20,7 +20,7 @@ _WHY = {
     "off": "its guard is switched off",
     "drain": "workers are being drained: the guard holds nothing back",
     "unable": "its guard cannot pause here: its store user may not read pauses, or its pool hands out jobs ahead",
-    "capture": "a task can only be paused where policies may act (REDRIVE_MODE)",
+    "capture": "a task can only be paused where policies may act (REDRIVE_MODE; a pool that forks)",
     "temporary": "the broker would delete the queue without a consumer (auto-delete, exclusive or expires)",
     "late": "it has not confirmed yet",
 }
@@ -32,12 +32,13 @@ class Reach:
 
     obeying: int
     missing: Sequence[tuple[str, str]] = ()
-    unguarded: int = 0
+    unguarded: int | None = 0  # None: unknown
     is_known: bool = True  # False: the store does not answer
+    is_unknown_task: bool = False  # no live worker has such a task
 
     @property
     def workers(self) -> int:
-        return self.obeying + len(self.missing) + self.unguarded
+        return self.obeying + len(self.missing) + (self.unguarded or 0)
 
     @property
     def sentence(self) -> str:
@@ -45,7 +46,11 @@ class Reach:
             return "Not known whether in force: the store does not answer."
         if not self.workers:
             return "No live worker consumes it."
-        return f"In force in {self.obeying} of {self.workers} worker{'' if self.workers == 1 else 's'}."
+        if self.is_unknown_task:
+            return "No live worker has a task of this name: check the spelling."
+        some = f"In force in {self.obeying} of {self.workers}"
+        s = "" if self.workers == 1 else "s"
+        return f"{some} worker{s}." if self.unguarded is not None else f"{some} guarded worker{s}; others are unknown."
 
 
 def reach(viewer: Viewer, found: Iterable[Pause], now: datetime | None = None) -> dict[int, Reach]:
@@ -54,29 +59,36 @@ def reach(viewer: Viewer, found: Iterable[Pause], now: datetime | None = None) -
     if not found:
         return {}
     try:
-        reports = heartbeats.worker_reports(now, sources={one.source for one in found})
+        with_tasks = any(one.task for one in found)
+        reports = heartbeats.worker_reports(now, with_tasks=with_tasks, sources={one.source for one in found})
         switch = config.store().get(keys.switch())
     except (redis.RedisError, config.BadConfiguration):
         return {one.pk: Reach(0, is_known=False) for one in found}
     reports = [one for one in reports if viewer.may(VIEWER, one.source)]
-    unguarded = {source: heartbeats.partly_guarded_queues(source, now) for source in {one.source for one in found}}
+    unguarded = {source: heartbeats.unguarded_workers(source, now) for source in {one.source for one in found}}
     return {one.pk: _reach(one, reports, unguarded[one.source], is_draining=switch == b"drain") for one in found}
 
 
 def _reach(
-    pause: Pause, reports: Iterable[heartbeats.WorkerReport], partly: list[tuple[str, int, int]], *, is_draining: bool
+    pause: Pause, reports: Iterable[heartbeats.WorkerReport], others: dict[str, int | None], *, is_draining: bool
 ) -> Reach:
     obeying, missing = 0, []
+    tasks: list[frozenset[str] | None] = []
     for one in reports:
         if one.source != pause.source or (pause.queue and one.queues and pause.queue not in one.queues):
             continue
+        tasks.append(one.tasks)
         named = pause.queue in one.paused_queues if pause.queue else pause.task in one.paused_tasks
         if named:
             obeying += 1
         else:
             missing.append((one.name, _WHY["drain" if is_draining else _missing_why(pause, one)]))
-    others = [workers - guarded for queue, guarded, workers in partly if not pause.queue or queue == pause.queue]
-    return Reach(obeying, missing, max(others, default=0))
+    counts = [count for queue, count in others.items() if not pause.queue or queue == pause.queue]
+    unguarded = None if None in counts else max((count or 0 for count in counts), default=None)
+    is_unknown = bool(pause.task and tasks) and not unguarded and None not in tasks
+    return Reach(
+        obeying, missing, unguarded, is_unknown_task=is_unknown and not any(pause.task in one for one in tasks if one)
+    )
 
 
 def _missing_why(pause: Pause, worker: heartbeats.WorkerReport) -> str:

@@ -84,17 +84,21 @@ class Delays:
             for name in ("schedule", "promote", "claim", "finish", "hasten")
         )
 
-    def schedule(self, head: Head, message: bytes, delay_s: float) -> bool:
+    def schedule(self, head: Head, message: bytes, delay_s: float, *, is_paused: bool = False) -> bool:
         """Let a job wait. False where the same attempt of it waits already. Raises TooManyWait.
+
+        `is_paused`: a tenth of the room is left to others, and nothing is added where the broker has taken the delivery back.
 
         May be repeated when it is unknown whether it worked. An attempt that was claimed is on its queue by now, since
         a worker gives it here: its wait starts again.
         """
         line = json.dumps({name: value for name, value in asdict(head).items() if value is not None}).encode()
         entry = line + b"\n" + message
-        answer = self._schedule(keys=self._names, args=[head.member, round(delay_s * 1000), entry, MOST_WAITING])
+        most = MOST_WAITING - MOST_WAITING // 10 if is_paused else MOST_WAITING
+        delivery = [head.unacked, head.tag] if is_paused and head.unacked and head.tag else []
+        answer = self._schedule(keys=self._names, args=[head.member, round(delay_s * 1000), entry, most, *delivery])
         if answer == -1:
-            raise TooManyWait(f"{MOST_WAITING:,} jobs wait already")
+            raise TooManyWait(f"{most:,} jobs wait already")
         return bool(answer)
 
     def promote(self, late_by_s: float = 0.0) -> Promoted:

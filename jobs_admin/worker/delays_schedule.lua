@@ -1,7 +1,11 @@
 -- Let one job wait for its time, once.
 -- KEYS[1] due, KEYS[2] due:jobs, KEYS[3] due:claims
 -- ARGV[1] the job's member, ARGV[2] delay in ms, ARGV[3] entry (a line of JSON, then the message), ARGV[4] most that may wait
--- Answers 1 (it waits), 0 (it waited already), -1 (too many wait).
+-- ARGV[5], ARGV[6], where they are given: the broker's unacknowledged deliveries, and the tag of this one, which must be there
+-- Answers 1 (it waits), 0 (it waited already, or this delivery was taken back), -1 (too many wait).
+if ARGV[5] and redis.call('HEXISTS', ARGV[5], ARGV[6]) == 0 then
+  return 0
+end
 local is_there = redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1
 if is_there and redis.call('HEXISTS', KEYS[3], ARGV[1]) == 0 then
   return 0

@@ -36,7 +36,11 @@ logger = logging.getLogger("redrive.worker")
 
 
 class NotScheduled(Exception):
-    """The job could not be put aside. The text says why; where no answer came it may wait all the same."""
+    """The job could not be put aside. The text says why."""
+
+
+class Unanswered(NotScheduled):
+    """No answer came: the job may wait all the same."""
 
 
 class Later:
@@ -57,8 +61,8 @@ class Later:
         self._is_logged = False
         self._pauses = Pauses(IDLE_SECONDS, BREAKER_SECONDS, least_s=IDLE_SECONDS / 2)
 
-    def hold(self, request: Any, decision: Decision) -> None:
-        """The job waits, durable, when this returns. Raises NotScheduled."""
+    def hold(self, request: Any, decision: Decision, *, is_paused: bool = False) -> None:
+        """The job waits, durable, when this returns. Raises NotScheduled. `is_paused`: see `Delays.schedule`."""
         attempt = report.attempt_of(request) + (decision.act == AGAIN)
         waited_s = decision.delay_s if decision.keeps_wait else None
         try:
@@ -69,13 +73,13 @@ class Later:
         if time.monotonic() < self._closed_until:
             raise NotScheduled("the place where retries wait did not answer just before")
         try:
-            self._delays.schedule(head, message, decision.delay_s)
+            self._delays.schedule(head, message, decision.delay_s, is_paused=is_paused)
         except TooManyWait as error:
             raise NotScheduled(str(error)) from error
         except (redis.RedisError, OSError, ValueError) as error:
             self._closed_until = time.monotonic() + closed_for(self._unanswered)
             self._unanswered += 1
-            raise NotScheduled(f"the place where retries wait did not take it ({type(error).__name__})") from error
+            raise Unanswered(f"the place where retries wait did not take it ({type(error).__name__})") from error
         self._unanswered = 0
         if time.monotonic() + decision.delay_s < self._looks_at:
             self._sooner.set()
@@ -97,7 +101,7 @@ class Later:
         channel = request.message.channel
         prefix = getattr(channel, "global_keyprefix", "") or ""
         priority = channel._get_message_priority({"properties": request.message.properties}, reverse=False)
-        late = not request.acknowledged
+        late = not request.acknowledged and getattr(channel, "ack_emulation", True)
         return Head(
             head.job_id,
             attempt,

@@ -23,7 +23,7 @@ from celery.worker import state
 from jobs_admin.core import keys, pauses
 from jobs_admin.core.pauses import Pauses
 from jobs_admin.worker.decision import WAIT, Decision
-from jobs_admin.worker.later import Later, NotScheduled
+from jobs_admin.worker.later import Later, NotScheduled, Unanswered
 from jobs_admin.worker.policies import keep_last_good, load_last_good
 from jobs_admin.worker.queues import Queues, place_of
 from jobs_admin.worker.raw_message import Popped
@@ -32,10 +32,12 @@ QUEUE, TASK = "queue", "task"
 # Seconds until a job of a paused task is checked again: longer the more of them wait, so that a source checks 200 a second.
 RECHECK_S, LONGEST_RECHECK_S, RECHECKED_PER_S = 5.0, 600.0, 200
 COUNT_EVERY_S = 5.0
-MOST_LISTED = 200  # queues, and tasks
-CONGESTED_S = 5.0  # for which a queue is not consumed after a job of it could not be put aside
+CALL_LOST_S = (
+    2.0  # after which a call into the consumer's thread counts as dropped: the hub drops a batch of which one raised
+)
 _LAST_GOOD = "pauses.json"
-_AWAY, _BEGUN = "_redrive_away", "_redrive_begun"  # on a request: must not start here; may not be taken back any more
+# On a request: must not start here; may not be taken back any more; may wait already, for no answer came.
+_AWAY, _BEGUN, _UNANSWERED = "_redrive_away", "_redrive_begun", "_redrive_unanswered"
 
 # At the head of its list, byte for byte, if this delivery is the broker's latest of it. Kombu would put it at the end.
 _GIVE_BACK = """
@@ -62,10 +64,11 @@ class Pausing:
         self._published = Pauses()
         self._in_force = Pauses()
         self._temporary: list[str] = []  # paused queues that are consumed on
-        self._congested: dict[str, float] = {}  # queue -> when it may be consumed again (ms since 1970)
+        self._congested: set[str] = set()  # queues not consumed, for jobs of them cannot be put aside
+        self._in_hand = 0  # of this connection: those jobs, for which as many more may be fetched
         self._away: list[Any] = []  # requests that are still to go back
         self._stopped: set[str] = set()  # queues that this worker would consume
-        self._is_called = False
+        self._called_until = 0.0  # monotonic
         self._is_logged = False
         self._waiting, self._counted_at = 0, float("-inf")
         self.is_readable = True  # False: the store's user may not read the pauses
@@ -80,18 +83,21 @@ class Pausing:
     def describe(self) -> dict[str, Any]:
         """For the heartbeat: what can be paused here, and what is."""
         now = self._in_force
-        temporary = self._temporary[:MOST_LISTED]
-        listed = {"queues": sorted(now.queues)[:MOST_LISTED], "tasks": sorted(now.tasks)[:MOST_LISTED]}
-        return {"pauses": self.abilities if self.is_readable else [], "paused": listed, "unpausable": temporary}
+        listed = {"queues": sorted(now.queues), "tasks": sorted(now.tasks)}
+        return {"pauses": self.abilities if self.is_readable else [], "paused": listed, "unpausable": self._temporary}
 
     # In the heartbeat's thread
 
-    def restore(self, answer: bytes | None, *, has_answered: bool) -> None:
-        """Begin with what the store says; where it does not answer, with what this worker's disk says."""
-        if not has_answered:
-            found = load_last_good(self._directory, _LAST_GOOD)
-            answer = Pauses(**found[0]).render() if found and found[0].keys() == {"queues", "tasks"} else None
-        if (published := pauses.parse(answer)) is not None:
+    def restore(self, answer: bytes | None) -> None:
+        """Begin with what the store says; where it does not answer, or lost its memory, with what this worker's disk says."""
+        found = load_last_good(self._directory, _LAST_GOOD)
+        on_disk = Pauses(**found[0]) if found and found[0].keys() == {"queues", "tasks"} else Pauses()
+        published = pauses.parse(answer)
+        if published is None:
+            self._published = pauses.parse(on_disk.render()) or Pauses()
+        elif published != on_disk:
+            self._keep(published)
+        else:
             self._published = published
         self._apply(is_silenced=False)
 
@@ -102,8 +108,10 @@ class Pausing:
         """Take what the store says. A store without the key has lost its memory: that resumes nothing."""
         self.is_readable = not isinstance(answer, redis.ResponseError)
         published = pauses.parse(answer) if isinstance(answer, bytes) else None
-        if published is None or published == self._published:
-            return
+        if published is not None and published != self._published:
+            self._keep(published)
+
+    def _keep(self, published: Pauses) -> None:
         self._published = published
         try:
             document = {"queues": dict(published.queues), "tasks": dict(published.tasks)}
@@ -132,7 +140,6 @@ class Pausing:
         queues = {queue: end for queue, end in found.queues.items() if queue not in temporary}
         found = Pauses(queues, {} if self._later is None else found.tasks)
         with self._lock:
-            self._congested = {queue: end for queue, end in self._congested.items() if now_ms < end}
             if found == self._in_force:
                 return False
             before, self._in_force = self._in_force, found
@@ -186,42 +193,42 @@ class Pausing:
     def _covers(self, request: Any) -> bool:
         """Under the lock."""
         now_ms = time.time() * 1000
-        if self._in_force.queues or self._congested:
+        if self._in_force.queues:
             place = place_of(request, self._queues)
-            if place.is_sure:
-                end = self._in_force.queues.get(place.name)
-                if end is not None and (not end or now_ms < end):
-                    return True
-                if now_ms < self._congested.get(place.name, 0):
-                    return True
+            end = self._in_force.queues.get(place.name) if place.is_sure else None
+            if end is not None and (not end or now_ms < end):
+                return True
         return self._is_task_paused(request, now_ms)
 
     def _is_task_paused(self, request: Any, now_ms: float) -> bool:
+        """Never of what cannot be put aside: a message of Celery's first protocol, and one whose queue is not known, as of a broadcast."""
         end = self._in_force.tasks.get(str(request.type)) if self._in_force.tasks else None
-        return end is not None and (not end or now_ms < end)
+        if end is None or (end and end <= now_ms):
+            return False
+        return "utc" not in request.request_dict and place_of(request, self._queues).is_sure
 
     # In the consumer's thread
 
     def connected(self) -> None:
         """After each connection to the broker, before the first message of it."""
         self._stopped.clear()
+        self._in_hand, self._called_until = 0, 0.0
         self._consume_less()
         if self._away:
             self._soon()
 
     def _soon(self) -> None:
         with self._lock:
-            if self._is_called:
+            if time.monotonic() < self._called_until:
                 return
-            self._is_called = True
+            self._called_until = time.monotonic() + CALL_LOST_S
         self._consumer.call_soon(self._settle)
 
     def _settle(self) -> None:
-        with self._lock:
-            self._is_called = False
+        self._called_until = 0.0
         if self._consumer.task_consumer is None:
             return  # no connection: `connected` follows
-        for act in (self._consume_less, self._collect, self._send_away, self._consume_more):
+        for act in (self._consume_less, self._collect, self._send_away, self._consume_less, self._consume_more):
             try:
                 act()
             except Exception:  # the border: it must not end the consumer's loop; the heartbeat tries again
@@ -247,13 +254,18 @@ class Pausing:
         for queue in self._stopped - self._barred():
             # Not one that remote control has taken away, or given back, meanwhile.
             if queue in wanted and not consumer.consuming_from(queue):
+                if getattr(self._consumer, "qos_global", None) is False and hasattr(
+                    consumer.channel, "basic_publish_confirm"
+                ):
+                    # RabbitMQ gives each new consumer the count that was set last, which counts jobs with an ETA too.
+                    consumer.qos(prefetch_count=self._consumer.initial_prefetch_count, apply_global=False)
                 consumer.add_queue(wanted[queue])
                 consumer.consume()
             self._stopped.discard(queue)
 
     def _collect(self) -> None:
         """Take back what was fetched and has not begun."""
-        if not self._in_force.queues and not self._in_force.tasks and not self._congested:
+        if not self._in_force.queues and not self._in_force.tasks:
             return
         for request in list(state.reserved_requests):
             with self._lock:
@@ -277,6 +289,17 @@ class Pausing:
             unsent = [one for one in away if not one.acknowledged]
             with self._lock:
                 self._away = [*unsent, *self._away]
+        # What could not be put aside stays in hand: given back, it would come again at once, until a quorum queue drops it.
+        self._congested = {place_of(one, self._queues).name for one in unsent}
+        in_hand = sum(self._is_of_this_connection(one) for one in unsent)
+        if in_hand > self._in_hand:
+            self._consumer.qos.increment_eventually(in_hand - self._in_hand)
+        elif in_hand < self._in_hand:
+            self._consumer.qos.decrement_eventually(self._in_hand - in_hand)
+        self._in_hand = in_hand
+
+    def _is_of_this_connection(self, request: Any) -> bool:
+        return request.message.channel is self._consumer.task_consumer.channel
 
     def _in_order(self, away: list[Any]) -> list[Any]:
         """The latest first where each goes to the head of its list; else the oldest first."""
@@ -294,38 +317,43 @@ class Pausing:
         """Put it aside or give it back, whichever it is for; acknowledged in either case."""
         if request.acknowledged:
             return
-        queue = place_of(request, self._queues).name
-        if request.message.channel is not self._consumer.task_consumer.channel:
-            # Of a connection that was lost: the broker has it again, or gets it now if it still counts it as fetched.
-            if isinstance(getattr(request.message, "_raw", None), Popped):
-                self._give_back(request.message)
-        elif queue in self._barred() or not self._is_task_paused(request, time.time() * 1000):
+        is_on_redis = isinstance(getattr(request.message, "_raw", None), Popped)
+        is_current = self._is_of_this_connection(request)
+        if not is_current and not is_on_redis:
+            pass  # of a connection that was lost: the broker has it again
+        elif getattr(request, _UNANSWERED, False):
+            # It may wait already. Given back, it would be there twice.
+            if not self._put_aside(request):
+                return
+        elif not is_current or self._is_barred(request) or not self._is_task_paused(request, time.time() * 1000):
             self._give_back(request.message)
-        elif self._put_aside(request, queue):
-            request.message.ack_log_error(logger, self._consumer.connection_errors)
-        elif queue in self._barred():
-            self._give_back(request.message)
-        else:
-            return  # a queue that is consumed on: it would come again at once, so it stays here until the next try
+        elif not self._put_aside(request):
+            return
         request.acknowledged = True
 
-    def _put_aside(self, request: Any, queue: str) -> bool:
-        """Return whether the job waits, durable. If not, its queue is left alone for a while: it stays there."""
+    def _is_barred(self, request: Any) -> bool:
+        queue = place_of(request, self._queues).name
+        return queue in self._in_force.queues and queue not in self._temporary_queues()
+
+    def _put_aside(self, request: Any) -> bool:
+        """Return whether it waits, durable, and is acknowledged. May be repeated: it waits once."""
         assert self._later is not None
         delay_s = min(max(RECHECK_S, self._count_waiting() / RECHECKED_PER_S), LONGEST_RECHECK_S)
+        decision = Decision(WAIT, "", "paused", delay_s * random.uniform(0.8, 1.2))
         try:
-            self._later.hold(request, Decision(WAIT, "", "paused", delay_s * random.uniform(0.8, 1.2)))
+            self._later.hold(request, decision, is_paused=True)
         except NotScheduled as error:
-            logger.warning(
-                "Redrive cannot put a job of a paused task aside (%s): %.200s is not consumed for %d s.",
-                error,
-                queue,
-                CONGESTED_S,
-            )
-            with self._lock:
-                self._congested[queue] = (time.time() + CONGESTED_S) * 1000
-            self._soon()
+            if isinstance(error, Unanswered):
+                setattr(request, _UNANSWERED, True)
+            queue = place_of(request, self._queues).name
+            if queue not in self._congested:
+                self._congested.add(queue)
+                logger.warning(
+                    "Redrive cannot put jobs of a paused task aside (%s): %.200s is not consumed.", error, queue
+                )
             return False
+        if self._is_of_this_connection(request):
+            request.message.ack_log_error(logger, self._consumer.connection_errors)
         return True
 
     def _count_waiting(self) -> int:
@@ -368,9 +396,9 @@ def pausing_of(
     made = Pausing(consumer, queues, source, directory, later)
     try:
         with connect() as connection:
-            made.restore(connection.get(keys.pauses(source)), has_answered=True)
+            made.restore(connection.get(keys.pauses(source)))
     except redis.ResponseError:
         made.is_readable = False
     except (redis.RedisError, OSError):
-        made.restore(None, has_answered=False)
+        made.restore(None)
     return made

@@ -30,11 +30,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 
+import redis
 from celery import Celery, Task, chord
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from kombu import Queue, compression
+from kombu.common import Broadcast
 from kombu.serialization import register
 
 if TYPE_CHECKING:
@@ -93,6 +95,10 @@ def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
         made.conf.update(task_queue_max_priority=10, worker_prefetch_multiplier=1)
     if temporary := os.environ.get("REAL_AUTO_DELETE"):  # a queue that RabbitMQ deletes with its last consumer
         made.conf.task_queues = [Queue(temporary, auto_delete=True)]
+    if quorum := os.environ.get("REAL_QUORUM"):  # a queue of RabbitMQ that drops what was delivered twice
+        made.conf.update(task_queues=[quorum_queue(quorum)], task_queue_max_priority=None)
+    if everywhere := os.environ.get("REAL_BROADCAST"):
+        made.conf.task_queues = [Broadcast(everywhere)]
     if prefetch := os.environ.get("REAL_PREFETCH"):  # jobs that a worker fetches ahead, for each place of its pool
         made.conf.worker_prefetch_multiplier = int(prefetch)
     made.conf.accept_content = ["json", *OWN_SERIALIZER]
@@ -102,6 +108,10 @@ def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
         made.Task.Request = ShopRequest
     _define(made)
     return made
+
+
+def quorum_queue(name: str) -> Queue:
+    return Queue(name, queue_arguments={"x-queue-type": "quorum", "x-delivery-limit": 1})
 
 
 def _transport_options(broker_url: str) -> dict[str, Any]:
@@ -677,11 +687,27 @@ def _die_once_it_waits() -> None:
 
     really = Later.hold
 
-    def hold(self, request, decision):
-        really(self, request, decision)
+    def hold(self, request, decision, **options):
+        really(self, request, decision, **options)
         os.kill(os.getpid(), signal.SIGKILL)
 
     Later.hold = hold
+
+
+def _lose_answers(number: int) -> None:
+    """Let the first jobs be put aside without the worker learning it."""
+    from jobs_admin.worker.delays import Delays
+
+    really, seen = Delays.schedule, []
+
+    def schedule(self, *arguments, **options):
+        answer = really(self, *arguments, **options)
+        seen.append(answer)
+        if len(seen) <= number:
+            raise redis.TimeoutError("the answer was lost")
+        return answer
+
+    Delays.schedule = schedule
 
 
 def _die_giving_back(moment: str, number: int) -> None:
@@ -727,6 +753,8 @@ def _app_of_the_environment() -> Celery | None:
 
         if os.environ.get("REAL_DIE_ONCE_IT_WAITS"):
             _die_once_it_waits()
+        if lost := os.environ.get("REAL_UNANSWERED"):
+            _lose_answers(int(lost))
         if giving_back := os.environ.get("REAL_DIE_GIVING_BACK"):
             moment, number = giving_back.split()
             _die_giving_back(moment, int(number))

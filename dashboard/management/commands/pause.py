@@ -55,6 +55,8 @@ class Command(BaseCommand):
             return
         end = f"until {moment(made.until)} UTC" if made.until else "until resumed"
         self.stdout.write(f"Pause {made.pk}: {_place(made)} is paused {end}. Running jobs run to their end.")
+        if (reach := holds.reach(viewer, [made])[made.pk]).is_unknown_task:
+            self.stdout.write(reach.sentence)
         self.stdout.write(f"Undo: {COMMAND} resume {made.pk}")
 
     def _list(self, *, json: bool) -> None:

@@ -9,7 +9,10 @@ from dashboard.setup.engine import Engine
 from jobs_admin.worker import line
 from jobs_admin.worker import store as store_module
 from jobs_admin.worker.delays import Delays
+from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
+from tests.kit.network import Road
+from tests.kit.pausing import Shop
 
 
 @pytest.fixture(scope="session")
@@ -76,3 +79,20 @@ def client(broker):
 @pytest.fixture
 def delays(client):
     return Delays(client, "shop")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    if rabbitmq.server() is None:
+        pytest.skip(rabbitmq.HOW_TO_GET_IT)
+    running = rabbitmq.Node(tmp_path_factory.mktemp("rabbitmq")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(params=["redis", "amqp"])
+def shop(request, start, own_store):
+    road = Road(request.getfixturevalue("node").url) if request.param == "amqp" else None
+    yield Shop(start, own_store, road)
+    if road:
+        road.close()

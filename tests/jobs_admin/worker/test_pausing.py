@@ -9,32 +9,10 @@ import pytest
 
 from jobs_admin.core import keys
 from jobs_admin.core.pauses import UNTIL_RESUMED
-from tests.kit import rabbitmq
-from tests.kit.network import Road
-from tests.kit.pausing import Shop, unique
+from tests.kit.pausing import unique
 from tests.kit.streams import reports
 
 pytestmark = pytest.mark.server
-
-KINDS = ["redis", "amqp"]
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    if rabbitmq.server() is None:
-        pytest.skip(rabbitmq.HOW_TO_GET_IT)
-    running = rabbitmq.Node(tmp_path_factory.mktemp("rabbitmq")).start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture(params=KINDS)
-def shop(request, start, own_store):
-    road = Road(request.getfixturevalue("node").url) if request.param == "amqp" else None
-    yield Shop(start, own_store, road)
-    if road:
-        road.close()
-
 
 WAYS = [("prefork", False), ("prefork", True), ("threads", False), ("solo", True)]
 
@@ -64,6 +42,11 @@ def test_what_was_fetched_and_has_not_started_goes_back_and_runs_once_after_the_
     assert shop.queued(paused) == 20
     shop.publish()
     shop.settle(lambda: len(shop.read_notes("end")) == shop.sent, "all of them")
+    if pool != "solo":
+        both = shop.send(2, paused, 3.0)
+        shop.settle(lambda: {*both} <= {*shop.ran()}, "both places to be taken at the same time")
+        assert not {n for _, n in shop.read_notes("end")} & {*both}
+        shop.settle(lambda: len(shop.read_notes("end")) == shop.sent, "both")
     assert sorted(shop.ran()) == list(range(shop.sent))
     if pool == "solo":  # one after the other: as they were sent
         assert [n for n in shop.ran() if n in waiting] == list(waiting)
@@ -156,17 +139,25 @@ def test_a_pause_ends_at_its_time_and_holds_until_then_while_the_store_is_away(s
     assert time.time() - end < 8
 
 
-def test_a_worker_that_starts_while_the_store_is_away_obeys_what_its_host_read_last(shop, own_store):
-    paused = unique("paused")
-    shop.work(queues=paused)
+@pytest.mark.parametrize("lost", ["store", "key"])
+def test_a_worker_that_starts_without_the_store_or_its_pauses_obeys_what_its_host_read_last(shop, own_store, lost):
+    ended, paused, other = unique("ended"), unique("paused"), unique("other")
+    queues = f"{ended},{paused},{other}"
+    shop.work(queues=queues)
     spool = {"REDRIVE_SPOOL": shop.worker.environment["REDRIVE_SPOOL"]}
-    shop.pause(queues=[paused])
+    shop.pause(queues=[ended])
     shop.worker.stop()
-    own_store.stop()
-    shop.work(queues=paused, environment=spool)
-    shop.send(3, paused)
-    time.sleep(3)
-    assert not shop.ran()
+    shop.store.delete(keys.workers("shop"))
+    shop.publish(queues={paused: UNTIL_RESUMED})
+    shop.work(queues=queues, environment=spool)  # reads it at its start, and no later change
+    shop.wait_for(queues=[paused])
+    shop.worker.stop()
+    own_store.stop() if lost == "store" else shop.store.delete(keys.pauses("shop"))
+    shop.work(queues=queues, environment=spool)
+    jobs, elsewhere = shop.send(3, paused), [*shop.send(2, ended), *shop.send(2, other)]
+    shop.settle(lambda: {*elsewhere} <= {*shop.ran()}, "the jobs of queues that are not paused")
+    time.sleep(2)
+    assert not {*jobs} & {*shop.ran()}
     assert shop.queued(paused) == 3
 
 
@@ -216,23 +207,6 @@ def test_a_worker_that_is_killed_once_a_job_of_a_paused_task_waits_leaves_it_the
     shop.publish()
     shop.settle(lambda: len(shop.read_notes("end")) >= 5, "all of them")
     time.sleep(2)
-    assert sorted(shop.ran()) == list(jobs)
-
-
-def test_a_queue_is_left_alone_while_a_job_of_a_paused_task_cannot_be_put_aside(shop):
-    """At the bound of waiting jobs they stay in their queue; nothing is lost, and nothing turns in a circle."""
-    queue = unique("shared")
-    shop.work(queues=queue, environment={"REAL_MOST_WAITING": "3"})
-    shop.pause(tasks=["noted"])
-    jobs = shop.send(10, queue)
-    shop.settle(lambda: shop.due() == 3, "as many as may")
-    time.sleep(8)
-    assert shop.due() <= 3
-    shop.settle(lambda: shop.due() + shop.queued(queue) == 10, "all of them to be in either place")
-    assert shop.worker.text().count("is not consumed for") < 10
-    assert not shop.ran()
-    shop.publish()
-    shop.settle(lambda: len(shop.read_notes("end")) == 10, "all of them")
     assert sorted(shop.ran()) == list(jobs)
 
 

@@ -15,8 +15,6 @@ import pytest
 
 from jobs_admin.core import keys
 from jobs_admin.core.pauses import UNTIL_RESUMED
-from tests.kit import rabbitmq
-from tests.kit.network import Road
 from tests.kit.pausing import Shop, unique
 
 pytestmark = pytest.mark.server
@@ -24,23 +22,6 @@ SEEDS = int(os.environ.get("PAUSE_HISTORIES", "1"))
 STEPS = 14
 GRACE_S = 0.3  # from the process of a pool being handed a job to its first line
 OPTIONS = {"late_ack": True, "environment": {"REAL_VISIBILITY": "3"}}
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    if rabbitmq.server() is None:
-        pytest.skip(rabbitmq.HOW_TO_GET_IT)
-    running = rabbitmq.Node(tmp_path_factory.mktemp("rabbitmq")).start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture(params=["redis", "amqp"])
-def shop(request, start, own_store):
-    road = Road(request.getfixturevalue("node").url) if request.param == "amqp" else None
-    yield Shop(start, own_store, road)
-    if road:
-        road.close()
 
 
 class History:
