@@ -205,7 +205,8 @@ class Pausing:
         end = self._in_force.tasks.get(str(request.type)) if self._in_force.tasks else None
         if end is None or (end and end <= now_ms):
             return False
-        return "utc" not in request.request_dict and place_of(request, self._queues).is_sure
+        is_second = isinstance(request.message.headers, dict) and bool(request.message.headers.get("task"))
+        return is_second and place_of(request, self._queues).is_sure
 
     # In the consumer's thread
 

@@ -194,3 +194,21 @@ def test_what_may_wait_is_bounded(delays, monkeypatch):
     with pytest.raises(TooManyWait):
         delays.schedule(head("c"), b"", 9)
     assert not delays.schedule(head("a"), b"", 9)
+
+
+def test_jobs_of_a_pause_leave_room_for_others(delays, monkeypatch):
+    monkeypatch.setattr(module, "MOST_WAITING", 10)
+    for n in range(9):
+        delays.schedule(head(str(n)), b"x", 60, is_paused=True)
+    with pytest.raises(TooManyWait):
+        delays.schedule(head("more"), b"x", 60, is_paused=True)
+    assert delays.schedule(head("retry"), b"x", 60)
+
+
+def test_a_job_of_a_pause_is_not_added_for_a_delivery_that_the_broker_took_back(delays, client):
+    client.hset("unacked", "here", b"x")
+    for tag, waits in (("here", True), ("gone", False)):
+        one = head(tag, tag=tag, unacked="unacked", unacked_index="unacked_index")
+        assert delays.schedule(one, b"x", 60, is_paused=True) is waits
+    assert delays.count() == 1
+    assert delays.schedule(one, b"x", 60)  # a retry: its delivery failed here

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from kombu import Exchange
 
 from jobs_admin.core.pauses import UNTIL_RESUMED
 from tests.kit.celery import quorum_queue
@@ -83,7 +84,7 @@ def test_a_message_of_the_first_protocol_runs_though_its_task_is_paused_and_wait
     shop.pause(tasks=["noted"])
     second = shop.send(2, queue)
     shop.settle(lambda: shop.due() == 2, "those of the second protocol to wait")
-    shop.worker.app.conf.task_protocol = 1
+    shop.worker.app.amqp.create_task_message = shop.worker.app.amqp.as_task_v1
     first = shop.send(2, queue)
     shop.settle(lambda: {*first} <= {*shop.ran()}, "those of the first")
     assert not {*second} & {*shop.ran()} and CANNOT not in shop.worker.text()
@@ -95,6 +96,7 @@ def test_a_message_of_the_first_protocol_runs_though_its_task_is_paused_and_wait
     shop.settle(lambda: len(shop.read_notes("end")) == shop.sent, "all of them")
 
 
+@pytest.mark.parametrize("shop", ["amqp"], indirect=True)
 def test_a_broadcast_job_runs_though_its_task_is_paused(shop):
     queue, everywhere = unique("shared"), unique("everywhere")
     shop.publish(tasks={"noted": UNTIL_RESUMED})
@@ -102,6 +104,29 @@ def test_a_broadcast_job_runs_though_its_task_is_paused(shop):
     shop.wait_for(tasks=["noted"])
     waiting = shop.send(1, queue)
     shop.settle(lambda: shop.due() == 1, "the other to wait")
-    shop.worker.app.send_task("noted", args=[7, 0.0], exchange=everywhere, exchange_type="fanout", routing_key="")
+    to_all = Exchange(everywhere, type="fanout")
+    shop.worker.app.send_task("noted", args=[7, 0.0], exchange=everywhere, routing_key="", declare=[to_all])
     shop.settle(lambda: shop.ran() == [7], "the broadcast")
     assert not {*waiting} & {*shop.ran()}
+
+
+@pytest.mark.parametrize("shop", ["amqp"], indirect=True)
+def test_a_resumed_quorum_queue_is_fetched_ahead_as_far_as_before(shop):
+    """Jobs with an ETA, which the worker holds, must not count for its new consumer."""
+    name = unique("quorum")
+    queue = quorum_queue(name)
+    shop.work(queues=name, environment={"REAL_QUORUM": name})
+
+    def received() -> int:
+        return shop.worker.text().count("received")
+
+    shop.send(8, queue, countdown=300)
+    shop.settle(lambda: received() == 8, "as many as are fetched ahead")
+    shop.pause(queues=[name])
+    shop.pause()
+    running = shop.send(2, queue, 8.0)
+    shop.settle(lambda: {*running} <= {*shop.ran()}, "both places to be taken")
+    shop.send(30, queue)
+    shop.settle(lambda: received() >= 18, "them to be fetched")
+    time.sleep(1)
+    assert received() == 8 + 2 + 8
