@@ -292,7 +292,10 @@ class Pausing:
                 self._away = [*unsent, *self._away]
         # What could not be put aside stays in hand: given back, it would come again at once, until a quorum queue drops it.
         self._congested = {place_of(one, self._queues).name for one in unsent}
-        in_hand = sum(self._is_of_this_connection(one) for one in unsent)
+        left = (
+            self._congested - self._temporary_queues()
+        )  # of a queue that is consumed on, no more is fetched than else
+        in_hand = sum(self._is_of_this_connection(one) and place_of(one, self._queues).name in left for one in unsent)
         if in_hand > self._in_hand:
             self._consumer.qos.increment_eventually(in_hand - self._in_hand)
         elif in_hand < self._in_hand:

@@ -96,7 +96,6 @@ def test_a_message_of_the_first_protocol_runs_though_its_task_is_paused_and_wait
     shop.settle(lambda: len(shop.read_notes("end")) == shop.sent, "all of them")
 
 
-@pytest.mark.parametrize("shop", ["amqp"], indirect=True)
 def test_a_broadcast_job_runs_though_its_task_is_paused(shop):
     queue, everywhere = unique("shared"), unique("everywhere")
     shop.publish(tasks={"noted": UNTIL_RESUMED})
@@ -104,8 +103,8 @@ def test_a_broadcast_job_runs_though_its_task_is_paused(shop):
     shop.wait_for(tasks=["noted"])
     waiting = shop.send(1, queue)
     shop.settle(lambda: shop.due() == 1, "the other to wait")
-    to_all = Exchange(everywhere, type="fanout")
-    shop.worker.app.send_task("noted", args=[7, 0.0], exchange=everywhere, routing_key="", declare=[to_all])
+    options = {"exchange": everywhere, "routing_key": "celery", "declare": [Exchange(everywhere, type="fanout")]}
+    shop.worker.app.send_task("noted", args=[7, 0.0], **options)
     shop.settle(lambda: shop.ran() == [7], "the broadcast")
     assert not {*waiting} & {*shop.ran()}
 
