@@ -710,6 +710,19 @@ def _lose_answers(number: int) -> None:
     Delays.schedule = schedule
 
 
+def _drop_a_call() -> None:
+    """Drop the first call into the consumer's thread, as kombu's hub does with a batch of which one raised."""
+    from jobs_admin.worker.pausing import Pausing
+
+    really, seen = Pausing._settle, []
+
+    def settle(self):
+        seen.append(self)
+        return really(self) if len(seen) > 1 else None
+
+    Pausing._settle = settle
+
+
 def _die_giving_back(moment: str, number: int) -> None:
     """Before or after the broker has the job again."""
     from jobs_admin.worker.pausing import Pausing
@@ -755,6 +768,8 @@ def _app_of_the_environment() -> Celery | None:
             _die_once_it_waits()
         if lost := os.environ.get("REAL_UNANSWERED"):
             _lose_answers(int(lost))
+        if os.environ.get("REAL_DROPPED_CALL"):
+            _drop_a_call()
         if giving_back := os.environ.get("REAL_DIE_GIVING_BACK"):
             moment, number = giving_back.split()
             _die_giving_back(moment, int(number))

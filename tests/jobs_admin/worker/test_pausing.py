@@ -210,6 +210,21 @@ def test_a_worker_that_is_killed_once_a_job_of_a_paused_task_waits_leaves_it_the
     assert sorted(shop.ran()) == list(jobs)
 
 
+@pytest.mark.parametrize("shop", ["redis"], indirect=True)
+def test_a_call_that_the_hub_dropped_is_made_again(shop):
+    paused = unique("paused")
+    shop.work(queues=paused, environment={"REAL_DROPPED_CALL": "1"})
+    shop.pause(queues=[paused])
+    shop.send(3, paused)
+    time.sleep(4)
+    waiting = shop.send(3, paused)
+    time.sleep(2)
+    assert not {*waiting} & {*shop.ran()}
+    assert shop.queued(paused) >= 3
+    shop.publish()
+    shop.settle(lambda: len(shop.read_notes("end")) == 6, "all of them")
+
+
 def test_hundreds_that_were_fetched_go_back_without_a_place_of_the_pool_being_lost(shop):
     paused, other = unique("paused"), unique("other")
     shop.work(queues=f"{paused},{other}", late_ack=True, concurrency=1, prefetch=600)
