@@ -523,6 +523,41 @@ class Redrive:
         """
         return self._call("GET", "/api/incident", {"source": source, "queue": queue, "since": since, "until": until})
 
+    def list_pauses(self, *, ended: bool | None = None) -> Any:
+        """`GET /api/pauses`
+
+        Return what is paused, latest first; with `ended` the latest 200 pauses that ended.
+        """
+        return self._call("GET", "/api/pauses", {"ended": ended})
+
+    def make_pause(
+        self,
+        *,
+        reason: str,
+        source: str,
+        for_s: int | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+    ) -> Any:
+        """`POST /api/pauses`
+
+        Pause a queue or a task: within two seconds guarded workers start none of its jobs. 409 if it is paused
+        already.
+        """
+        return self._call(
+            "POST",
+            "/api/pauses",
+            {},
+            _given(for_s=for_s, queue=queue, reason=reason, source=source, task=task),
+        )
+
+    def resume_pause(self, pause_id: int, body: Any) -> Any:
+        """`POST /api/pauses/{pause_id}/resume`
+
+        End the pause. All that waits starts as fast as workers take it: a pace is refused.
+        """
+        return self._call("POST", f"/api/pauses/{quote(str(pause_id), safe='')}/resume", {}, body)
+
     def list_policies(self) -> Any:
         """`GET /api/policies`
 
