@@ -23,7 +23,7 @@ def imported(name: str):
 
 
 def test_it_is_generated_from_the_description_of_the_api():
-    """After a change of the API: `python clients/python/generate.py tests/pinned/openapi.json`."""
+    """After a change of the API: `python clients/python/generate.py tests/pinned/openapi.json`, then `ruff format clients`."""
     described = json.loads((ROOT / "tests/pinned/openapi.json").read_text())
     rendered = imported("generate").render_client(described)
     written = (FOLDER / "redrive_client.py").read_text()
