@@ -530,7 +530,7 @@ class Redrive:
         """
         return self._call("GET", "/api/pauses", {"ended": ended})
 
-    def make_pause(
+    def create_pause(
         self,
         *,
         reason: str,

@@ -36,7 +36,7 @@ def list_pauses(request: HttpRequest, ended: bool = False) -> Any:
 
 @api.post("/pauses", response={201: pause_shapes.PauseItem, **REFUSALS}, tags=["pauses"])
 @needs(OPERATOR)
-def make_pause(request: HttpRequest, body: NewPause) -> Any:
+def create_pause(request: HttpRequest, body: NewPause) -> Any:
     """Pause a queue or a task: within two seconds guarded workers start none of its jobs. 409 if it is paused already."""
     made = holds.pause(
         request.auth, body.source, queue=body.queue, task=body.task, reason=body.reason, for_s=body.for_s

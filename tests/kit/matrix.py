@@ -392,7 +392,8 @@ _BODIES: dict[str, dict[str, Any]] = {
     "api:save_runbook": {"task": "t", "url": "https://wiki.example/"},
     "api:acknowledge_alert": {"comment": "because"},
     "api:report_release": {"source": SHOP, "version": "v9"},
-    "api:make_pause": {"source": SHOP, "queue": "another", "reason": "because"},
+    "api:create_pause": {"source": SHOP, "queue": "another", "reason": "because"},
+    "api:resume_pause": {},
     "api:publish_policy": {"match": {"source": SHOP, "task": "t"}, "expected_version": 2},
 }
 
