@@ -19,20 +19,24 @@ _LONGEST_LINE = 88
 _CUT = ("… (cut)", "… nested too deep to show …", " more …", " bits …", "too many to show …", " more")
 
 
-def send_task(task: str, queue: str, args: Piece, kwargs: Piece, notes: list[str]) -> str:
-    """Return a call of `app.send_task`; `notes` are lines of comment that identify the job."""
+def send_task(task: str, queue: str | None, args: Piece, kwargs: Piece, notes: list[str]) -> str:
+    """Return a call of `app.send_task`; `notes` are lines of comment that identify the job.
+
+    Without a queue the call names none: the app routes the task, as it does for its own calls.
+    """
     writer = _Writer()
     call = [
         f"    {_string(task)},",
         f"    args={writer.literal(args, 1)},",
         f"    kwargs={writer.literal(kwargs, 1)},",
-        f"    queue={_string(queue)},",
+        *([] if queue is None else [f"    queue={_string(queue)},"]),
     ]
     lines = [comment(line) for line in notes]
     for count, word, name in ((writer.hidden, "hidden", "REDACTED"), (writer.cut, "cut", "CUT")):
         if count:
             are = "1 value is" if count == 1 else f"{count:,} values are"
             lines.append(f"# {are} {word}: replace {name} with the real value. Python raises an error until then.")
+    lines.append("# Run it where your app is loaded, such as in `celery -A PROJECT shell`.")
     lines += ["from celery import current_app as app", "", "app.send_task(", *call, ")"]
     return "\n".join(lines) + "\n"
 

@@ -17,6 +17,7 @@ from dashboard.web import links, tracebacks
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
 from jobs_admin import config, failures
+from jobs_admin.core.coverage import UNKNOWN_QUEUE
 from jobs_admin.core.redacted_view import Piece, build_display
 from jobs_admin.core.text import whole_number
 from jobs_admin.db import abilities, priorities
@@ -304,7 +305,9 @@ def _python(failure: Failure) -> str:
             f"kwargs: {failure.kwargs!a}",
         ]
         return "\n".join(python_call.comment(line) for line in notes) + "\n"
-    return python_call.send_task(failure.task, failure.queue, stored.args, stored.kwargs, notes)
+    is_queue_known = not ((failure.caveats or 0) & Caveat.SEEN and failure.queue == UNKNOWN_QUEUE)
+    queue = failure.queue if is_queue_known else None
+    return python_call.send_task(failure.task, queue, stored.args, stored.kwargs, notes)
 
 
 def _json(failure: Failure) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from jobs_admin.core import untrusted
 
+UNKNOWN_QUEUE = "unknown"  # of a failure whose events name no queue
 MINUTES = 60  # that are stored
 _MOST_GAPS = 20
 _MOST_WORKERS = 500

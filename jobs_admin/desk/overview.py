@@ -316,12 +316,22 @@ def _first_sampled_at(now: datetime) -> datetime:
     return rates.window_start(now) - timedelta(minutes=rates.BEFORE_MIN)
 
 
+def _blind(viewer: Viewer, now: datetime) -> Sentence | None:
+    """Return what to say where jobs run whose events do not arrive: they may fail unseen."""
+    found = coverage.read([name for name in config.sources() if viewer.may(VIEWER, name)], now).values()
+    seen, executed = sum(one.seen for one in found), sum(one.executed for one in found)
+    if seen >= 0.95 * executed:  # events arrive some seconds after the heartbeat that counts their job
+        return None
+    text = f"Events of {seen:,} of {executed:,} jobs arrived in the last hour: failures of the others are not seen."
+    return Sentence(text, "trouble")
+
+
 def _calm(viewer: Viewer, now: datetime) -> Sentence:
     hour = _counters(viewer, now - timedelta(hours=1))
     lately = hour.values("queue").annotate(n=Sum(rates.FAILED)).filter(n__gt=0).order_by("-n")
     failed, waits = list(lately[:20]), _waiting_dead(viewer, now)
     if not failed and not waits and not FailureCount.objects.filter(scopes.visible(viewer), count__gt=0).exists():
-        return Sentence("No job has failed yet.", "calm")
+        return _blind(viewer, now) or Sentence("No job has failed yet.", "calm")
     if failed:
         total = sum(row["n"] for row in failed)
         times = f"{total:,} failed attempt{'' if total == 1 else 's'}"

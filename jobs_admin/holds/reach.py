@@ -22,7 +22,7 @@ _WHY = {
     "unable": "its guard cannot pause here: its store user may not read pauses, or its pool hands out jobs ahead",
     "capture": "a task can only be paused where policies may act (REDRIVE_MODE; a pool that forks)",
     "temporary": "the broker would delete the queue without a consumer (auto-delete, exclusive or expires)",
-    "late": "it has not confirmed yet",
+    "late": "it has not confirmed yet, which takes up to 5 s",
 }
 
 

@@ -188,6 +188,13 @@ def test_a_copy_of_a_cut_job_is_made_of_the_complete_message(ann, shop):
     assert json.loads(get(ann, "failure-text", pk, "json"))["kwargs"] == {"lines": [1, 2, 3, 4], "token": "[redacted]"}
 
 
+@pytest.mark.parametrize(("queue", "caveats", "named"), [("unknown", 64, False), ("unknown", 0, True), ("a", 64, True)])
+def test_a_copy_names_no_queue_where_events_named_none(ann, shop, queue, caveats, named):
+    (pk,) = dead(queue=queue, caveats=caveats)
+    text = get(ann, "failure-text", pk, "python")
+    assert (f'queue="{queue}"' in text) is named and "app.send_task(" in text and "celery -A PROJECT shell" in text
+
+
 def test_a_large_copy_as_json_is_not_indented(ann, shop):
     (pk,) = dead(args="[]", kwargs=json.dumps({"lines": [1, "… 3 more …"]}))
     raw(pk, 1, [], {"lines": [0] * 100_000})

@@ -252,7 +252,7 @@ def test_workers_in_which_it_is_not_in_force_are_named_with_the_reason(workers, 
     assert found[queue.pk].sentence == "In force in 2 of 8 guarded workers; others are unknown."
     why = dict(found[queue.pk].missing)
     assert why["w1"] == why["w7"] == "its guard is of a version without pauses"
-    assert why["w2"] == "it has not confirmed yet"
+    assert why["w2"] == "it has not confirmed yet, which takes up to 5 s"
     assert "store user may not read" in why["w3"]
     assert "would delete the queue" in why["w8"]
     assert why["w4"] == "its guard is switched off"
@@ -268,7 +268,7 @@ def test_the_api_pauses_lists_and_resumes(call_api, workers, store):
     one = made.json()
     assert (one["queue"], one["task"], one["may_resume"]) == ("emails", "", True)
     assert one["workers"] == {
-        "in_force": 0, "total": 1, "unguarded": None, "missing": [{"worker": "w0", "reason": "it has not confirmed yet"}],
+        "in_force": 0, "total": 1, "unguarded": None, "missing": [{"worker": "w0", "reason": "it has not confirmed yet, which takes up to 5 s"}],
     }  # fmt: skip
     again = call_api("POST", "pauses", {"source": "shop", "queue": "emails", "reason": "x"}, role="operator")
     assert (again.status_code, again.json()["error"]["code"]) == (409, "conflict")
@@ -355,7 +355,7 @@ def test_a_queue_is_paused_and_resumed_on_its_page(workers, ann, history):
         and "partner down" in text
         and "In force in 0 of 1 guarded worker; others are unknown." in text
     )
-    assert "w0 : it has not confirmed yet" in text and "Pause…" not in text
+    assert "w0 : it has not confirmed yet, which takes up to 5 s" in text and "Pause…" not in text
     assert "emails paused" in text_of(ann.get(reverse("redrive:queue-list")))
     assert "Paused: emails." in text_of(ann.get(reverse("redrive:overview")))
     listed = text_of(ann.get(reverse("redrive:pause-list")))

@@ -14,13 +14,14 @@ from jobs_admin import config
 from jobs_admin.core.refused import Refused
 from jobs_admin.desk import overview
 from jobs_admin.models import AuditEvent, Failure, QueueCounter, Source
-from jobs_admin.models.access import ADMIN, OPERATOR, Viewer
+from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.queues import coverage as coverages
 from jobs_admin.queues import event_switch
 from jobs_admin.retries import pulling
 from jobs_admin.sources.celery import listening
 from tests.kit.following import attempts, coverage, ended, pull, pull_heartbeat, pull_until
+from tests.kit.overview import tick
 from tests.kit.pages import text_of
 from tests.kit.sources import forget_configuration
 from tests.kit.waiting import wait_until
@@ -78,6 +79,10 @@ def test_events_are_switched_on_by_an_admin_alone(follow, stock, broker):
     overview.sources(Viewer("ann", {"*": ADMIN}))
     (text,) = silent()
     assert worker.name in text and not Failure.objects.exists() and shop_coverage().share == 0.0
+    tick(config.store(), timezone.now())
+    sentence = overview.sentence(Viewer("vera", {"shop": VIEWER}), timezone.now())
+    assert sentence.text.startswith("Events of 0 of 3 jobs arrived") and sentence.tone == "trouble"
+    assert overview.sentence(Viewer("bea", {"bank": VIEWER}), timezone.now()).text == "No job has failed yet."
     with pytest.raises(Refused):
         event_switch.switch(Viewer("olga", {"*": OPERATOR}), "shop", on=True)
     worker.send("pay", 3)

@@ -74,7 +74,8 @@ class Command(BaseCommand):
             desk.start()
             if watch:
                 print_line(
-                    f"Watching {service_url.display_url(watch)} in guest mode: read-only. Failures appear within seconds."
+                    f"Watching {service_url.display_url(watch)} in guest mode: read-only. "
+                    "Failures appear within seconds where workers send events; the page Queues shows which do."
                 )
             if open:
                 webbrowser.open(desk.url)

@@ -15,7 +15,7 @@ import redis
 
 from jobs_admin.core import coverage as covered
 from jobs_admin.core import keys
-from jobs_admin.core.coverage import Coverage, WorkerCoverage
+from jobs_admin.core.coverage import UNKNOWN_QUEUE, Coverage, WorkerCoverage
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.installation import COMMAND
 from jobs_admin.sources.amqp import SCHEMES
@@ -47,7 +47,6 @@ _UNSEEN_S = 86_400.0  # a retry without news for longer
 _LATE_S = 60.0  # past its due time, a retry is asked for in the result backend
 _QUEUE_FOR_S = 60.0
 _MOST_LEARNED = 20  # results of successes that are read at once, for the queues of their tasks
-UNKNOWN_QUEUE = "unknown"
 
 
 class Followed:
