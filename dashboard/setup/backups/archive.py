@@ -72,6 +72,7 @@ class Archive:
 
     def drop(self) -> None:
         """Remove what was written so far. Does nothing after `complete`."""
+        self._zip.fp = None  # closed, for zipfile: its destructor would write to a file that is closed by then
         with contextlib.suppress(OSError, ValueError):
             self._file.close()
         self.partial.unlink(missing_ok=True)
