@@ -33,7 +33,7 @@ from django.utils import timezone
 from jobs_admin import config
 from jobs_admin.core import keys, untrusted
 from jobs_admin.core.child_process import die_with_parent
-from jobs_admin.core.reconnect_delay import Pauses
+from jobs_admin.core.reconnect_delay import ReconnectDelay
 from jobs_admin.core.text import representable
 from jobs_admin.db import step_progress
 from jobs_admin.db.changes import data_version
@@ -531,7 +531,7 @@ class _Rounds:
         self.name = f"{self.host}:{os.getppid()}:{part.number}" if keeps else f"{self.host}:{os.getpid()}"
         self.error = ""
         self.failed_rounds = 0  # in a row
-        self.pauses = Pauses(_SHORTEST_WAIT_S, _LONGEST_WAIT_S, least_s=_SHORTEST_WAIT_S / 2)
+        self.pauses = ReconnectDelay(_SHORTEST_WAIT_S, _LONGEST_WAIT_S, least_s=_SHORTEST_WAIT_S / 2)
         self.is_busy = False
         self.busy_at = time.monotonic()
         self.noted: tuple[float, str] = (float("-inf"), "")

@@ -23,13 +23,16 @@ from jobs_admin.queues import liveness
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
     viewer, now = request.viewer, timezone.now()
+    sources = [name for name, one in config.sources().items() if one.backend == "celery" and viewer.may(OPERATOR, name)]
     context = {
         "now": now,
         "stale": liveness.find_stale(now),
         "notes": notes.notes(viewer, holds.listing(viewer), now),
         "ended": holds.listing(viewer, ended=True),
         "lengths": notes.LENGTHS,
-        "may_pause": viewer.may_anywhere(OPERATOR) and not config.is_read_only(),
+        "sources": sources,
+        "may_pause": bool(sources) and not config.is_read_only(),
+        "is_operator": viewer.may_anywhere(OPERATOR),
         "is_read_only": config.is_read_only(),
         "self_url": reverse("redrive:pause-list"),
     }

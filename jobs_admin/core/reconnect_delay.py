@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 
-class Pauses:
+class ReconnectDelay:
     """Each pause is drawn from everything up to twice as much as before, and never more than `most_s`; a success resets
     it.
 

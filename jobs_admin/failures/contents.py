@@ -94,6 +94,10 @@ def message(failure: Failure, run: int | None = None) -> Contents:
     """All that it says, from the message of `run`, else of the latest. Raises Unreadable."""
     payloads = failure.payloads.filter(is_whole=True)
     payload = (payloads.filter(run=run) if run is not None else payloads).order_by("-run").first()
+    if payload is None and run and not failure.payloads.filter(run=run).exists():
+        raise Unreadable(
+            f"Run {run} has no stored message: a run that succeeds stores none, and old messages are pruned."
+        )
     if payload is None:
         raise Unreadable(f"The message of {f'run {run}' if run else 'this job'} was not stored completely.")
     if failure.source not in config.sources():

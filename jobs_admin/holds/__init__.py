@@ -4,31 +4,25 @@ An operator's pause enters, is audited, and leaves as one document a source in t
 second; their heartbeats show where the pause is in force.
 """
 
-from jobs_admin.holds.expiring import step
 from jobs_admin.holds.pausing import (
-    expire,
-    get,
     is_open,
     listing,
     may_resume,
     pause,
     pauses_of,
     resume,
+    step,
     why_not_pausable,
 )
-from jobs_admin.holds.pushing import push
 from jobs_admin.holds.reach import Reach, reach
 
 __all__ = [
     "Reach",
-    "expire",
-    "get",
     "is_open",
     "listing",
     "may_resume",
     "pause",
     "pauses_of",
-    "push",
     "reach",
     "resume",
     "step",

@@ -138,13 +138,13 @@ def resume(viewer: Viewer, pk: int, *, now: datetime | None = None) -> Pause:
     return found
 
 
-def expire(now: datetime) -> bool:
-    """End each pause whose time has come. Return whether there was one."""
+def step(now: datetime) -> bool:
+    """One round of `watch`: end each pause whose time has come, and repair the store. Return whether there was something to do."""
     ended = False
     for one in Pause.objects.filter(resumed_at=None, until__lte=now).order_by("pk"):
         with transaction.atomic():
             ended |= _end(one, now, None)
-    return ended
+    return pushing.push() or ended
 
 
 def _end(one: Pause, now: datetime, viewer: Viewer | None) -> bool:

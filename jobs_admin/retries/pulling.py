@@ -23,7 +23,7 @@ from django.utils import timezone
 
 from jobs_admin import config, ingest, trust
 from jobs_admin.core.envelope import Envelope, encode
-from jobs_admin.core.reconnect_delay import Pauses
+from jobs_admin.core.reconnect_delay import ReconnectDelay
 from jobs_admin.core.text import representable
 from jobs_admin.db import counters
 from jobs_admin.ingest import lineages
@@ -71,7 +71,7 @@ def _go_on(source: str) -> None:
     lease passes on.
     """
     me = f"{socket.gethostname()}:{os.getpid()}"
-    pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, least_s=_FIRST_PAUSE_S / 2)
+    pauses = ReconnectDelay(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, least_s=_FIRST_PAUSE_S / 2)
     text = ""
     while config.is_pulled(source):
         why = ""

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import redis
 
 from jobs_admin.core import worker_acl
-from jobs_admin.core.reconnect_delay import Pauses
+from jobs_admin.core.reconnect_delay import ReconnectDelay
 from jobs_admin.worker.line import CALL_TIMEOUT, Line
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 5.0  # between two tries to connect
@@ -84,7 +84,7 @@ class Calls:
         self._known: set[str] = set()  # names of scripts that were run on this line
         self._dial: _Dial | None = None
         self._dial_at = 0.0  # monotonic: not again before
-        self._pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, least_s=FIRST_PAUSE_SECONDS / 2)
+        self._pauses = ReconnectDelay(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, least_s=FIRST_PAUSE_SECONDS / 2)
         self._is_logged = False
 
     def connect(self) -> None:

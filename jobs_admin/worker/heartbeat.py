@@ -24,7 +24,7 @@ import redis
 from celery.worker import state
 
 from jobs_admin.core import keys
-from jobs_admin.core.reconnect_delay import Pauses
+from jobs_admin.core.reconnect_delay import ReconnectDelay
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.configuration import ConfigurationReport
 from jobs_admin.worker.guard import Guard
@@ -95,7 +95,7 @@ class Heartbeat:
         self._is_away = False  # whether the store did not answer just before
         self._ships_until = math.inf  # monotonic
         self._beat_due = 0.0  # monotonic
-        self._pauses = Pauses(POLL_SECONDS, LONGEST_PAUSE_SECONDS, least_s=POLL_SECONDS / 2)
+        self._pauses = ReconnectDelay(POLL_SECONDS, LONGEST_PAUSE_SECONDS, least_s=POLL_SECONDS / 2)
 
     def start(self) -> None:
         """Begin, once. Called when the pool has been forked: a thread does not survive a fork, nor should it."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import redis
 
-from jobs_admin.core.reconnect_delay import Pauses
+from jobs_admin.core.reconnect_delay import ReconnectDelay
 from jobs_admin.worker import report
 from jobs_admin.worker.broker import BrokerAway, NotPublished, Publisher, Unpublishable
 from jobs_admin.worker.decision import AGAIN, Decision
@@ -59,7 +59,7 @@ class Later:
         self._stopped = threading.Event()
         self._looks_at = 0.0  # monotonic: when the thread looks again
         self._is_logged = False
-        self._pauses = Pauses(IDLE_SECONDS, BREAKER_SECONDS, least_s=IDLE_SECONDS / 2)
+        self._pauses = ReconnectDelay(IDLE_SECONDS, BREAKER_SECONDS, least_s=IDLE_SECONDS / 2)
 
     def hold(self, request: Any, decision: Decision, *, is_paused: bool = False) -> None:
         """The job waits, durable, when this returns. Raises NotScheduled. `is_paused`: see `Delays.schedule`."""

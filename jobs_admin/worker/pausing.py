@@ -32,9 +32,8 @@ QUEUE, TASK = "queue", "task"
 # Seconds until a job of a paused task is checked again: longer the more of them wait, so that a source checks 200 a second.
 RECHECK_S, LONGEST_RECHECK_S, RECHECKED_PER_S = 5.0, 600.0, 200
 COUNT_EVERY_S = 5.0
-CALL_LOST_S = (
-    2.0  # after which a call into the consumer's thread counts as dropped: the hub drops a batch of which one raised
-)
+# After which a call into the consumer's thread counts as dropped: the hub drops a batch of which one raised.
+CALL_LOST_S = 2.0
 _LAST_GOOD = "pauses.json"
 # On a request: must not start here; may not be taken back any more; may wait already, for no answer came.
 _AWAY, _BEGUN, _UNANSWERED = "_redrive_away", "_redrive_begun", "_redrive_unanswered"
@@ -292,9 +291,8 @@ class Pausing:
                 self._away = [*unsent, *self._away]
         # What could not be put aside stays in hand: given back, it would come again at once, until a quorum queue drops it.
         self._congested = {place_of(one, self._queues).name for one in unsent}
-        left = (
-            self._congested - self._temporary_queues()
-        )  # of a queue that is consumed on, no more is fetched than else
+        # Of a queue that is consumed on, no more is fetched than otherwise.
+        left = self._congested - self._temporary_queues()
         in_hand = sum(self._is_of_this_connection(one) and place_of(one, self._queues).name in left for one in unsent)
         if in_hand > self._in_hand:
             self._consumer.qos.increment_eventually(in_hand - self._in_hand)

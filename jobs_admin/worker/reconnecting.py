@@ -17,7 +17,7 @@ from typing import Any
 from celery.worker.state import maybe_shutdown
 from kombu.exceptions import OperationalError
 
-from jobs_admin.core.reconnect_delay import Pauses
+from jobs_admin.core.reconnect_delay import ReconnectDelay
 
 LONGEST_S = 300.0
 MOST_S = 30.0  # between two tries, as Celery has it
@@ -50,7 +50,7 @@ def spread_reconnects(
     def spread(connection: Any) -> Any:
         if is_silenced():
             return ensure_connected(connection)
-        pauses = Pauses(jitter_s, max(MOST_S, jitter_s), draw=draw)
+        pauses = ReconnectDelay(jitter_s, max(MOST_S, jitter_s), draw=draw)
         # Else it is not lost: one more connection, of the events; or a worker that starts.
         if consumer.connection is None and not _begins(consumer):
             wait(pauses.failed(), maybe_shutdown)
@@ -72,7 +72,9 @@ def _begins(consumer: Any) -> bool:
 class _Patient:
     """In the place of a connection's `ensure_connection`: that tries once, and we wait."""
 
-    def __init__(self, connection: Any, pauses: Pauses, wait: Callable[[float, Callable[[], Any]], None]) -> None:
+    def __init__(
+        self, connection: Any, pauses: ReconnectDelay, wait: Callable[[float, Callable[[], Any]], None]
+    ) -> None:
         self._wait = wait
         self._connection = connection
         self._once = connection.ensure_connection

@@ -19,7 +19,7 @@ from pathlib import Path
 import redis
 
 from jobs_admin.core import keys
-from jobs_admin.core.reconnect_delay import Pauses
+from jobs_admin.core.reconnect_delay import ReconnectDelay
 from jobs_admin.core.stream import BESIDE, parse_count, weight, with_counted
 from jobs_admin.worker.calls import Script
 from jobs_admin.worker.dropped import Dropped
@@ -155,7 +155,7 @@ class Store:
         self._lock = threading.Lock()  # of the line
         self._line: Appending | None = None
         self._closed_until = 0.0  # monotonic; before it no line is dialled
-        self._pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, least_s=FIRST_PAUSE_SECONDS / 2)
+        self._pauses = ReconnectDelay(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, least_s=FIRST_PAUSE_SECONDS / 2)
         self._waited = 0.0  # seconds of jobs that are held against the store
         self._waited_at = 0.0  # monotonic
         self._trouble = ""  # why there is no line, "" while none was tried

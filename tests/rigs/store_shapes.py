@@ -258,7 +258,7 @@ def _push_pauses() -> None:
     Pause.objects.get_or_create(
         source="shop", queue="emails", resumed_at=None, defaults={"created_at": datetime.now(UTC)}
     )
-    holds.push()
+    holds.step(datetime.now(UTC))
 
 
 def _deep_reap() -> None:

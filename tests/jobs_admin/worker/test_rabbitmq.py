@@ -19,7 +19,6 @@ from jobs_admin.sources.base import OutgoingMessage
 from jobs_admin.worker.broker import Publisher
 from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.later import promote
-from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
 from tests.kit.ledger import list_stored, reap
 from tests.kit.policies import attempts, obeyed, policy, published
@@ -30,15 +29,6 @@ from tests.kit.streams import of_job, reports
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 
 AT_REST = {"kind": "fixed", "first_delay_s": 600}
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    if rabbitmq.server() is None:
-        pytest.skip(rabbitmq.HOW_TO_GET_IT)
-    running = rabbitmq.Node(tmp_path_factory.mktemp("rabbitmq")).start()
-    yield running
-    running.stop()
 
 
 @pytest.fixture(scope="module")

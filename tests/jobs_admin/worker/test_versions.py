@@ -17,7 +17,6 @@ from jobs_admin.core import keys
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import OutgoingMessage
 from jobs_admin.worker.versions import TESTED, VERSION
-from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
 from tests.kit.garbage import CORPUS, element
 from tests.kit.policies import attempts, obeyed, policy, running
@@ -225,15 +224,6 @@ def test_it_comes_back_when_its_connections_break(worker):
             worker.wait(lambda job=job: of_job(worker.store_engine, job))
             # Once, or again where it ran and could not be acknowledged any more.
             assert {report.kind for report in of_job(worker.store_engine, job)} == {"exception"}
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    if rabbitmq.server() is None:
-        pytest.skip(rabbitmq.HOW_TO_GET_IT)
-    running = rabbitmq.Node(tmp_path_factory.mktemp("rabbitmq")).start()
-    yield running
-    running.stop()
 
 
 @pytest.mark.parametrize("name", NAMES)
