@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from datetime import timedelta
 
 import pytest
@@ -362,7 +363,10 @@ def test_a_queue_is_paused_and_resumed_on_its_page(workers, ann, history):
     assert "queue of shop" in listed and "partner down" in listed
     ann.post(reverse("redrive:pause-resume", args=[made.pk]), {"back": page})
     assert "Paused by ann" not in text_of(ann.get(page))
-    assert "Nothing is paused." in text_of(ann.get(reverse("redrive:pause-list")))
+    page = ann.get(reverse("redrive:pause-list"))
+    assert "Nothing is paused." in text_of(page) and re.findall(r"<option>(\w+)</option>", page.content.decode()) == [
+        "shop"
+    ]
 
 
 @pytest.mark.parametrize(
