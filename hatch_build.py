@@ -18,6 +18,8 @@ class Dependencies(MetadataHookInterface):
         # The guard's package alone has `jobs_admin.core`, `jobs_admin.worker` and `jobs_admin/__init__.py`.
         ours = f"redrive-worker=={metadata['version']}"
         metadata["dependencies"] = [ours, *(str(one) for one in server if one.name not in optional)]
+        for extra in ("sqs", "oidc"):
+            extras[extra] = self._ranges(f"requirements-{extra}.in")
         extras["dev"] = self._ranges("requirements-test.in")
         metadata["optional-dependencies"] = {extra: list(map(str, ranges)) for extra, ranges in extras.items()}
 

@@ -108,7 +108,7 @@ def _fill(queues: int, now: Any) -> None:
     )
 
 
-_METRICS = [metric.name for metric in METRICS.values() if metric.subject is Subject.QUEUE]
+_METRICS = [metric.name for metric in METRICS.values() if metric.subject is not Subject.VIEW]
 
 
 def _make_rules(n: int) -> None:

@@ -208,7 +208,7 @@ def _watched_by(receiver: Receiver, canaries: list[dict[str, Any]]) -> tuple[dic
     Role.objects.create(user=user, source="*", role="admin")
     session = SessionStore()
     session[SESSION_KEY], session[HASH_SESSION_KEY] = str(user.pk), user.get_session_auth_hash()
-    session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    session[BACKEND_SESSION_KEY] = "dashboard.web.second_step.Passwords"
     session.save()
     csrf = secrets.token_hex(16)
     return {"sessionid": session.session_key, "csrftoken": csrf}, create("reader", "admin")

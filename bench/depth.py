@@ -291,7 +291,7 @@ def prepare(chosen: argparse.Namespace) -> dict[str, str]:
     user = users.filter(username="bench").first() or users.create_superuser("bench")
     session = SessionStore()
     session[SESSION_KEY], session[HASH_SESSION_KEY] = str(user.pk), user.get_session_auth_hash()
-    session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    session[BACKEND_SESSION_KEY] = "dashboard.web.second_step.Passwords"
     session.save()
     ApiToken.objects.filter(name="bench").delete()
     return {

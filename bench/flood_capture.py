@@ -317,7 +317,7 @@ def filed(engine: Engine, folder: Path, spool: Path, wanted: int, dropped: int) 
     desk(place, REDRIVE_REDIS_URL=engine.url, CELERY_BROKER_URL=engine.url)
     from django.utils import timezone
 
-    from jobs_admin.ingest import uncaptured
+    from jobs_admin.fleet import uncaptured
     from jobs_admin.models import Failure
     from jobs_admin.models.access import ENGINE
 

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m bench.incident [--busy N] [--pictures docs/pictures] [--keep figures.json] [--from figures.json]
 
-Starts `up` on an empty folder, logs in, presses the button as a browser would, and waits for the end. Prints JSON: both
-replays second by second, as the partner counted them. With --pictures it draws incident-light.svg and incident-dark.svg;
+Starts `up` on an empty folder, logs in, presses the button as a browser would, and waits for the end. Prints JSON: each
+way second by second, as the partner counted them. With --pictures it draws incident-light.svg and incident-dark.svg;
 with --from it draws what an earlier run printed and plays nothing. With --busy, N processes that only compute run beside it from
 before the start to the end.
 """
@@ -141,7 +141,13 @@ def figures_of(story: Story) -> dict[str, Any]:
         ).stdout.strip(),
         "jobs": story.jobs,
         "took_s": round(story.ended_at - story.began_at),
-        **{name: _side(story.sides[name]) for name in SIDES},
+        **{
+            name: {
+                "in_outage": story.outages["held" if name == "held" else "dead"].while_down,
+                **_side(story.sides[name]),
+            }
+            for name in SIDES
+        },
     }
 
 

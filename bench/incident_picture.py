@@ -1,4 +1,4 @@
-"""The played incident as a picture: what both replays did to the partner, on one scale. SVG, on a ground of its own."""
+"""The played incident as a picture: what reached the partner after each outage, on one scale. SVG, on a ground of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from demo.story import SIDES
 from demo.temper import FALLEN_S
 
-WIDE, HIGH = 960, 446
-_LEFT = {"at_once": 56, "careful": 536}  # where a plot begins
-_PLOT, _TOP, _TALL = 392, 104, 172  # its width; the upper one's edge and height
+WIDE, HIGH = 984, 446
+_LEFT = {"at_once": 46, "careful": 370, "held": 694}  # where a plot begins
+_PLOT, _TOP, _TALL = 262, 104, 172  # its width; the upper one's edge and height
 _LOW_TOP, _LOW = 318, 62  # the lower one's
-_NAMES = {"at_once": "Everything at once", "careful": "Careful"}
+_NAMES = {"at_once": "Everything at once", "careful": "Careful replay", "held": "Held by a breaker"}
 _INKS = {
     "light": {
         "paper": "#ffffff", "rule": "#d5d9de", "sunk": "#f6f7f8", "ink": "#16191d", "ink2": "#4d5660",
@@ -33,7 +33,7 @@ def draw(figures: dict[str, Any], theme: str) -> str:
     span = max(30, -(-max(len(figures[name]["seconds"]) for name in SIDES) // 10) * 10)
     parts = [line for name in SIDES for line in _side(name, figures[name], figures["jobs"], top, span, ink)]
     parts += _legend(ink)
-    label = " ".join(f"{_NAMES[name]}: {_verdict(figures[name])}" for name in SIDES)
+    label = " ".join(f"{_NAMES[name]}: {_verdict(name, figures[name])}" for name in SIDES)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" width="{WIDE}" height="{HIGH}" '
@@ -46,22 +46,21 @@ def draw(figures: dict[str, Any], theme: str) -> str:
     )
 
 
-def _verdict(side: dict[str, Any]) -> str:
-    if side["falls_at_s"]:
-        after = " and ".join(f"{max(at, 0.1):.1f} s" for at in side["falls_at_s"])
-        return f"fell over after {after}; {side['failed_again']} of {side['jobs']} jobs dead again."
+def _verdict(name: str, side: dict[str, Any]) -> str:
     if side["failed_again"]:
-        return f"never fell over; {side['failed_again']} of {side['jobs']} jobs failed again."
-    return f"never fell over; all {side['jobs']} jobs back in {side['all_through_s']:.0f} s."
+        fell = "fell over; " if side["falls_at_s"] else ""
+        return f"{fell}{side['failed_again']} of {side['jobs']} jobs dead again"
+    return f"{'no job died; ' if name == 'held' else ''}all {side['jobs']} succeeded in {side['all_through_s']:.0f} s"
 
 
 def _side(name: str, side: dict[str, Any], jobs: int, top: int, span: int, ink: dict[str, str]) -> Iterator[str]:
     left, step = _LEFT[name], _PLOT / span
     colour = ink["dead"] if side["falls_at_s"] or side["failed_again"] else ink["well"]
-    verdict = _verdict(side)
+    verdict = _verdict(name, side)
     yield f'<text x="{left}" y="34" font-size="17" font-weight="650">{_NAMES[name]}</text>'
     yield f'<text x="{left}" y="55" font-size="13" fill="{colour}" font-weight="600">{verdict[0].upper()}{verdict[1:]}</text>'
-    caption = f"at most {side['most_in_a_second']} requests in a second, {side['while_down']:,} while it was down"
+    again = f", {side['while_down']:,} when it fell over" if side["while_down"] else ""
+    caption = f"{side['in_outage']:,} requests in the outage{again}"
     yield f'<text x="{left}" y="74" fill="{ink["ink2"]}">{caption}</text>'
     yield from _ground(left, _TOP, _TALL, top, "requests a second", ink)
     yield from _ground(left, _LOW_TOP, _LOW, jobs, "unrecovered jobs", ink)

@@ -5,7 +5,7 @@
 Writes all reports to the streams of their sources in a private Valkey in one burst (some 10 kB each: arguments, raw message, stack), then
 starts the real `manage.py watch --only ingest` and waits until the streams are empty. `--kill` ends one of the processes by
 SIGKILL half-way. Beside it: the same rows by bare executemany into an empty database with the same indexes, and how
-long small writes of another user waited meanwhile. Prints JSON.
+long small writes of another user waited meanwhile. `--prune` then deletes all by retention. Prints JSON.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--kill", action="store_true", help="end an ingest process by SIGKILL half-way")
     parser.add_argument("--database", default="", help="an empty PostgreSQL database; otherwise a SQLite file")
+    parser.add_argument("--prune", action="store_true", help="afterwards delete all failures by retention")
     parser.add_argument("--profile", action="store_true", help="file in this process, under cProfile")
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
@@ -86,6 +87,8 @@ def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
         figures |= checked(written)
         figures |= bare()
         figures["ratio"] = round(figures["failures_per_s"] / figures["bare_failures_per_s"], 2)
+        if wanted.prune:
+            figures["prune"] = pruned()
         return figures
     finally:
         engine.stop()
@@ -174,11 +177,31 @@ def drained(wanted: argparse.Namespace) -> dict[str, Any]:
         "seconds": round(took, 2),
         "cpu_us_per_failure": round(sum(u.ru_utime + u.ru_stime for u in used) / wanted.failures * 1e6),
         "killed_half_way": bool(killed),
-        "another_writer_waited_ms": {
-            "median": round(statistics.median(clicks.waits_ms)),
-            "p95": round(sorted(clicks.waits_ms)[int(len(clicks.waits_ms) * 0.95)]),
-            "longest": round(max(clicks.waits_ms)),
-        },
+        "another_writer_waited_ms": clicks.figures(),
+    }
+
+
+def pruned() -> dict[str, Any]:
+    """Delete all failures as retention does, in this process."""
+    from datetime import timedelta
+
+    from django.utils import timezone
+
+    from jobs_admin.desk import retention
+
+    clicks = Clicks()
+    clicks.start()
+    began, used = time.monotonic(), time.process_time()
+    done = retention.prune(timezone.now() + timedelta(days=1), older_than=timedelta(hours=1))
+    took, used = time.monotonic() - began, time.process_time() - used
+    clicks.is_over.set()
+    clicks.join()
+    return {
+        "failures": done.count,
+        "failures_per_s": round(done.count / took),
+        "cpu_us_per_failure": round(used / done.count * 1e6),
+        "longest_transaction_ms": round(done.longest_s * 1000),
+        "another_writer_waited_ms": clicks.figures(),
     }
 
 
@@ -236,6 +259,13 @@ class Clicks(threading.Thread):
                 Unfiled.objects.filter(pk=0).update(size=0)
             self.waits_ms.append((time.monotonic() - began) * 1000)
         connection.close()
+
+    def figures(self) -> dict[str, int]:
+        return {
+            "median": round(statistics.median(self.waits_ms)),
+            "p95": round(sorted(self.waits_ms)[int(len(self.waits_ms) * 0.95)]),
+            "longest": round(max(self.waits_ms)),
+        }
 
 
 def bare() -> dict[str, int]:

@@ -3,8 +3,8 @@
     python -m bench.kinds [--broker redis|rabbitmq] [--json]
     python -m bench.kinds --garbage
 
-The whole table, of which `tests/jobs_admin/worker/test_kinds.py` holds prefork in every place and the other two pools in one place
-each: run it where capture is changed. One row for each kind: how often it was reported, whether the message that was
+The whole table, of which an ordinary run of `tests/jobs_admin/worker/test_kinds.py` holds both brokers, early and late, and each pool
+somewhere: run it where capture is changed. One row for each kind: how often it was reported, whether the message that was
 kept is the one that lay in the queue, where it stands on the desk, and who brought it back once its cause was fixed. `--garbage`:
 what an element that no producer of Celery writes does to a worker without the guard and with it. Prints Markdown.
 """

@@ -50,10 +50,9 @@ def filed(count: int) -> dict[str, Any]:
     from jobs_admin import config, ingest
     from jobs_admin.core import keys
     from jobs_admin.core.envelope import Envelope, encode
-    from jobs_admin.db import totals
-    from jobs_admin.ingest import filing
+    from jobs_admin.db import counters
 
-    spent, add = [], totals.add
+    spent, add = [], counters.add_totals
 
     def timed(counts: Any) -> None:
         began = time.perf_counter()
@@ -76,12 +75,12 @@ def filed(count: int) -> dict[str, Any]:
                 )
                 pipe.xadd(keys.failures("bench"), encode(one))
             pipe.execute()
-    filing.totals.add = timed
+    counters.add_totals = timed
     began = time.monotonic()
     while store.xlen(keys.failures("bench")):
         ingest.step("bench", wait_s=0.01)
     took = time.monotonic() - began
-    filing.totals.add = add
+    counters.add_totals = add
     return {
         "filed_in_s": round(took, 1),
         "counting_us_per_failure": round(sum(spent) / count * 1e6, 1),
@@ -93,7 +92,7 @@ def filed(count: int) -> dict[str, Any]:
 def scraped() -> dict[str, Any]:
     from django.test import Client
 
-    from jobs_admin.db import totals
+    from jobs_admin.db import counters
     from jobs_admin.management.commands.token import create
     from jobs_admin.models import Failure
     from jobs_admin.models.access import ENGINE
@@ -106,12 +105,12 @@ def scraped() -> dict[str, Any]:
         answer = client.get("/metrics", headers=headers)
         took.append(time.perf_counter() - began)
         assert answer.status_code == 200, answer.content
-    failed = [(counted, n) for counted, n in totals.read_totals(ENGINE) if counted.metric == totals.FAILURES]
+    failed = [(counted, n) for counted, n in counters.read_totals(ENGINE) if counted.metric == counters.FAILURES]
     return {
         "failures": Failure.objects.count(),
         "label_sets_of_job_failures_total": len(failed),
         "counted": int(sum(n for _, n in failed)),
-        "counted_as_other": int(sum(n for counted, n in failed if counted.error == totals.OTHER)),
+        "counted_as_other": int(sum(n for counted, n in failed if counted.error == counters.OTHER)),
         "lines": answer.text.count("\n"),
         "bytes": len(answer.content),
         "scrape_ms": {

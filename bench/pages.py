@@ -4,8 +4,9 @@
 
 Each desk is a real one (SQLite, and PostgreSQL where a server is named; Valkey; granian as `up` starts it), filled by
 `fill.py`. Every round asks each page of each desk once, and the floor, so that whatever else the machine does hits all
-alike; first by one client, then by eight at the same time. Then the bytes of a first view, the memory of the web process while it
-answers thousands of requests, and the disk. Prints JSON, and a table on stderr.
+alike; first by one client, then by eight at the same time. Then the processor time that the server uses for each page,
+which other work on the machine changes less; the bytes of a first view, the memory of the web process while it answers
+thousands of requests, and the disk. Prints JSON, and a table on stderr.
 
 With `--keep` the filled desks stay in that folder (and in the databases `bench_1000`, `bench_1000000`), and the next run
 finds them there. One that was only half filled, or that another version of the tables filled, is filled again.
@@ -33,7 +34,7 @@ from urllib.parse import quote_plus
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.rigs.pages import SLOW_S, Desk, Page, granian, together  # noqa: E402
+from tests.rigs.pages import SLOW_S, Desk, Page, granian, processor_s, together  # noqa: E402
 
 SELECTED = 45_000
 
@@ -73,6 +74,8 @@ def main() -> None:
         pages = floors | {f"{page} at {desk}": found for desk in desks for page, found in desk.pages.items()}
         warm(pages)
         figures = {f"{n} clients": measure(pages, n, max(5, chosen.rounds * 2 // (n + 1))) for n in (1, 8)}
+        for name, used_ms in measure_processor(pages).items():
+            figures["1 clients"][name]["processor_ms"] = used_ms
         for desk in desks:
             desk.memory_after(chosen.requests if desk.failures == max(chosen.failures) else 0)
         found = {"machine": machine(), "desks": {str(desk): desk.report() for desk in desks}, **figures}
@@ -114,6 +117,19 @@ def measure(pages: dict[str, Page], clients: int, rounds: int) -> dict[str, dict
     return {name: {key: round(value, 2) for key, value in row.items()} for name, row in found.items()}
 
 
+def measure_processor(pages: dict[str, Page]) -> dict[str, float]:
+    """Milliseconds of processor that the server uses for each page, the median of ten rounds of ten requests."""
+    used: dict[str, list[float]] = {name: [] for name in pages}
+    for _ in range(10):
+        for name, page in pages.items():
+            requests = 10 if page.first_s < SLOW_S else 2
+            before = processor_s(page.server)
+            for _ in range(requests):
+                page.fetch()
+            used[name].append((processor_s(page.server) - before) / requests * 1000)
+    return {name: round(statistics.median(found), 2) for name, found in used.items()}
+
+
 @contextlib.contextmanager
 def floor(place: Path) -> Iterator[dict[str, Page]]:
     """A bare Django page of 50 rows from SQLite, which the ratios are to; beside it one of 50 rows at hand."""
@@ -121,8 +137,9 @@ def floor(place: Path) -> Iterator[dict[str, Page]]:
     environment = {**os.environ, "FLOOR_DATABASE": str(database)}
     if not database.exists():
         subprocess.run([sys.executable, "bench/floor.py"], cwd=ROOT, env=environment, check=True)
-    with granian(environment, "/", "bench.floor:application") as (port, _):
-        yield {"floor": Page(port, "/"), "floor without a database": Page(port, "/still/")}
+    with granian(environment, "/", "bench.floor:application") as (port, server):
+        paths = {"floor": "/", "floor without a database": "/still/"}
+        yield {name: Page(port, path, server=server) for name, path in paths.items()}
 
 
 def prepare() -> None:
@@ -146,7 +163,7 @@ def prepare() -> None:
     user = users.filter(username="bench").first() or users.create_superuser("bench")
     session = SessionStore()
     session[SESSION_KEY], session[HASH_SESSION_KEY] = str(user.pk), user.get_session_auth_hash()
-    session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    session[BACKEND_SESSION_KEY] = "dashboard.web.second_step.Passwords"
     session.save()
     largest = (
         FailureCount.objects.filter(group_id__gt=0).values("group_id").annotate(n=Sum("count")).order_by("-n").first()
@@ -223,15 +240,17 @@ def disk() -> dict[str, float]:
 def table(found: dict[str, object]) -> str:
     """The times, as a table of Markdown: a row a page and desk."""
     rows = [
-        "| page | 1 client p50 / p95 ms | × floor | 8 clients p50 / p95 ms | × floor | bytes |",
-        "|---|---|---|---|---|---|",
+        "| page | 1 client p50 / p95 ms | × floor | processor ms | × floor | 8 clients p50 / p95 ms | × floor | bytes |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     one, eight = found["1 clients"], found["8 clients"]
     assert isinstance(one, dict) and isinstance(eight, dict)
     for name, row in one.items():
         other = eight[name]
         times = [f"{r['p50_ms']:.1f} / {r['p95_ms']:.1f} | {r['p50_ratio']:.2f}" for r in (row, other)]
-        rows.append(f"| {name} | {times[0]} | {times[1]} | {row['bytes']:,.0f} |")
+        used = row["processor_ms"]
+        used_words = f"{used:.2f} | {used / one['floor']['processor_ms']:.2f}"
+        rows.append(f"| {name} | {times[0]} | {used_words} | {times[1]} | {row['bytes']:,.0f} |")
     return "\n".join(rows)
 
 

@@ -8,6 +8,7 @@ job ran exactly once, or is said to be uncertain. With `--rabbitmq` that is the 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("SECRET_KEY", "bench-only-" + "x" * 40)
 
+from tests.kit.rabbitmq import Node  # noqa: E402
 from tests.rigs.replay_kills import Havoc  # noqa: E402
 
 
@@ -41,8 +43,14 @@ def main() -> None:
         import django
 
         django.setup()
-        with Havoc(Path(folder), arguments.jobs, arguments.rate, 30, arguments.seed, arguments.rabbitmq) as havoc:
-            found = havoc.run(arguments.kills)
+        with contextlib.ExitStack() as stack:
+            broker = ""
+            if arguments.rabbitmq:
+                node = Node(Path(folder) / "node").start()
+                stack.callback(node.stop)
+                broker = node.url
+            havoc = Havoc(Path(folder), arguments.jobs, arguments.rate, 30, arguments.seed, broker)
+            found = stack.enter_context(havoc).run(arguments.kills)
     print(json.dumps({"machine": machine(), "load": os.getloadavg()[0], **found}, indent=1))
 
 

@@ -128,7 +128,7 @@ def hostile(seconds: int) -> dict[str, Any]:
     from standardwebhooks import Webhook
 
     from jobs_admin.models import Delivery
-    from jobs_admin.notices import judging
+    from jobs_admin.notices import posting
     from tests.kit.endpoints import HOSTILE, answering, hang, opened
 
     with opened(*HOSTILE.values(), hang, answering(204)) as (*bad, hanging, healthy):
@@ -153,7 +153,7 @@ def hostile(seconds: int) -> dict[str, Any]:
             for _ in range(3):
                 _until(lambda: not Delivery.objects.filter(state="sending").exists(), 60)
                 Delivery.objects.filter(state="waiting").update(
-                    tries=judging.MOST_TRIES - 1, next_try_at="2026-01-01T00:00Z"
+                    tries=posting.MOST_TRIES - 1, next_try_at="2026-01-01T00:00Z"
                 )
             _until(lambda: not Delivery.objects.filter(state__in=("sending", "waiting")).exists(), 600)
         first: dict[str, float] = {}

@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> int:
-    """Run the command of the command line in Redrive's own project, whatever settings the shell names. Its exit code."""
+    """Run the command in Redrive's own project, regardless of the shell's settings; return its exit code."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "dashboard.settings"
     from dashboard.setup import command_line
 

@@ -8,7 +8,7 @@ from django.core import checks
 
 class DashboardConfig(AppConfig):
     name = "dashboard"
-    label = "redrive_dashboard"  # projects have an app of the plain name
+    label = "redrive_dashboard"  # projects often have an app named `dashboard`
 
     def ready(self) -> None:
         from jobs_admin import config
@@ -22,12 +22,12 @@ class DashboardConfig(AppConfig):
 
 
 def _check_rights(**options: Any) -> list[checks.CheckMessage]:
-    from dashboard.web import rights  # with every view, which few processes need
+    from dashboard.web import rights  # imports every view, which few processes need
 
     return rights.every_address_declares_its_right(**options)
 
 
 def _check_project(**options: Any) -> list[checks.CheckMessage]:
-    from dashboard.mounted import needs
+    from dashboard import mounted
 
-    return needs.check_project(**options)
+    return mounted.check_project(**options)

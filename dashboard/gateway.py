@@ -1,8 +1,8 @@
-"""Between the web server and the pages: clients wait here, on one event loop, so that none of them holds a page's thread.
+"""Asynchronous gateway between web server and pages: clients wait on one event loop and hold no thread.
 
-A request's body is read before a thread is taken, and its response is sent after the thread was given back, each within a
-deadline. A viewer has one thread at a time, so that whatever one of them asks, the others are answered. `/healthz` needs no
-thread. A client that leaves ends its own request, down to the statement in the database.
+The body of a request is read before a thread is taken, and the response is sent after the thread was released, each
+within a deadline. A viewer has one thread at a time, so that no viewer blocks the others. `/healthz` needs no thread. A
+client that disconnects ends its own request, down to the database statement.
 """
 
 from __future__ import annotations
@@ -29,24 +29,23 @@ from django.db import DatabaseError, close_old_connections
 from dashboard.web import limits
 from dashboard.web.limits import Work
 
-# A page takes a few ms of one processor, and Python runs one page at a time: more threads only wait for each other, and
-# each takes 4 MB.
+# A page takes a few ms of one processor, and Python runs one page at a time: more threads would only wait for each
+# other, at 4 MB each.
 THREADS = 3
-EXPORT_THREADS = 3  # so many viewers' exports are made side by side
-BODY_S, ANONYMOUS_BODY_S = 30.0, 10.0  # for all of a request's body: of a viewer, and of anyone else
-WRITE_S = 20.0  # for the next 64 KiB of a response
-WAIT_S = 30.0  # for a thread
-SMALL = 64 * 1024  # bytes of a body that anyone may send; larger ones need the session or the token of a viewer …
+EXPORT_THREADS = 3  # exports of different viewers at the same time
+BODY_S, ANONYMOUS_BODY_S = 30.0, 10.0  # to receive the complete body: from a viewer, from anyone else
+WRITE_S = 20.0  # to send the next 64 KiB of a response
+WAIT_S = 30.0  # to wait for a thread
+SMALL = 64 * 1024  # bytes of a body accepted from anyone; larger ones need the session or token of a viewer …
 LARGE_TOGETHER = 64 * 1024 * 1024  # … and share this much memory
-MOST_WAITING = 64  # requests of one client
-MOST_KNOWN = 10_000  # sessions and tokens whose viewer is remembered …
-KNOWN_S = 60.0  # … for this time, then looked up again: a revoked one is no longer a viewer's
+MOST_WAITING = 64  # queued requests of one client
+MOST_KNOWN = 10_000  # sessions and tokens whose viewer is cached …
+KNOWN_S = 60.0  # … for this time, after which a revoked one is no longer accepted
 MOST_SPOOLED = 4 * 2**30  # bytes of one export
 _CHUNK = 64 * 1024
-# Seconds for one statement and for all of a request's.
+# Seconds for one statement, and for all statements of a request.
 _READS, _ACTS, _EXPORTS = (5.0, 10.0), (60.0, 120.0), (10.0, 3600.0)
 _IS_EXPORT = re.compile(r"/(api/)?failures/export(/|\Z)")
-_SESSION = re.compile(r"(?:^|;)\s*sessionid=([^;]{1,200})")
 _PLAIN = [
     ("content-type", "text/plain; charset=utf-8"),
     ("x-content-type-options", "nosniff"),
@@ -56,8 +55,8 @@ _PLAIN = [
 log = logging.getLogger(__name__)
 
 
-class Refused(Exception):
-    """An answer instead of the page: its HTTP status and a sentence."""
+class HttpRefusal(Exception):
+    """Response in place of the page: HTTP status and message."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -65,7 +64,7 @@ class Refused(Exception):
 
 
 class Turns:
-    """Some threads, given to clients in turn: a client has one at a time, and who waits longest is next."""
+    """Threads assigned to clients in turn: one per client at a time, and the longest waiting client is next."""
 
     def __init__(self, threads: int, name: str) -> None:
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -74,13 +73,13 @@ class Turns:
         self.waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def take(self, client: str) -> None:
-        """Return when it is the client's turn. Raises Refused."""
+        """Wait for the client's turn. Raises HttpRefusal."""
         if self.free and client not in self.served:
             self._give(client)
             return
         line = self.waiting.setdefault(client, deque())
         if len(line) >= MOST_WAITING:
-            raise Refused(429, "Too many of your requests are waiting. Nothing was changed; try again in a moment.")
+            raise HttpRefusal(429, "Too many of your requests are waiting. Nothing was changed; try again in a moment.")
         turn = asyncio.get_running_loop().create_future()
         line.append(turn)
         try:
@@ -92,7 +91,7 @@ class Turns:
             else:
                 turn.cancel()
             if isinstance(error, TimeoutError):
-                raise Refused(503, "The desk is busy. Nothing was changed; try again in a moment.") from None
+                raise HttpRefusal(503, "The desk is busy. Nothing was changed; try again in a moment.") from None
             raise
 
     def free_thread(self) -> None:
@@ -109,7 +108,7 @@ class Turns:
 
     def _next(self) -> None:
         for client, line in list(self.waiting.items()):
-            while line and line[0].done():  # left meanwhile
+            while line and line[0].done():  # disconnected meanwhile
                 line.popleft()
             if not line:
                 del self.waiting[client]
@@ -120,7 +119,7 @@ class Turns:
 
 
 class Spool:
-    """A response that goes to disk as fast as it is made, and from there to the client as fast as that reads."""
+    """Response written to disk as fast as it is produced, and read from there as fast as the client reads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._file = tempfile.TemporaryFile(dir=settings.DATA_DIR, buffering=0)  # noqa: SIM115  # closed by whoever sent it
@@ -154,7 +153,7 @@ class Spool:
 
 
 class Gateway:
-    """The application that granian calls (RSGI); `pages` is the one that Django made (WSGI)."""
+    """Application that granian calls (RSGI); `pages` is Django's application (WSGI)."""
 
     def __init__(
         self,
@@ -165,16 +164,17 @@ class Gateway:
         write_s: float = WRITE_S,
         known_s: float = KNOWN_S,
     ) -> None:
-        from dashboard.web.login_limits import counted_address  # not before the apps are loaded
+        from dashboard.web.addresses import counted_address  # requires loaded apps
 
         self.pages, self.counted_address = pages, counted_address
         self.body_s, self.anonymous_body_s, self.write_s, self.known_s = body_s, anonymous_body_s, write_s, known_s
         threads = {"pages": THREADS, "exports": EXPORT_THREADS, "probes": 1, "viewers": 1}
         self.turns = {name: Turns(n, name) for name, n in threads.items()}
-        self.known: OrderedDict[Credential, tuple[str, float]] = OrderedDict()  # -> the viewer, and until when
-        self.large = 0  # bytes of large bodies that are held
+        # (credential, address) -> (viewer, expiry)
+        self.known: OrderedDict[tuple[str, str, str], tuple[str, float]] = OrderedDict()
+        self.large = 0  # bytes of large bodies in memory
         limits.install()
-        sys.setswitchinterval(0.001)  # s; the loop has a little to do often, beside threads that compute
+        sys.setswitchinterval(0.001)  # s; the loop has frequent short work beside computing threads
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         if scope.proto != "http":
@@ -183,48 +183,50 @@ class Gateway:
         path = _without_prefix(scope.path)
         if (
             path == "/healthz"
-        ):  # any other method is refused before its body has arrived, by which `doctor` knows a proxy
+        ):  # other methods are refused before their body has arrived, which `doctor` uses to recognize a proxy
             is_read = scope.method in ("GET", "HEAD")
             protocol.response_str(200 if is_read else 405, _PLAIN, "ok" if is_read else "Use GET.")
             return
         sizes: list[int] = []
         try:
             address = self._address(scope)
-            # /readyz is answered without a look-up: it takes no turn of anyone.
+            # /readyz needs no viewer, so it takes no one's turn.
             viewer = "" if path == "/readyz" else await self._viewer(scope, address)
             body = await self._body(scope, protocol, sizes, is_viewer=viewer != "")
             await self._serve(scope, protocol, path, body, viewer or address)
-        except Refused as refused:
+        except HttpRefusal as refused:
             protocol.response_str(refused.status, [*_PLAIN, ("connection", "close")], refused.text)
         finally:
             self.large -= sum(sizes)
 
-    # -- before the page -----------------------------------------------------------------------------------------
+    # -- before the page ----------------------------------------------------------------------------------------
 
     def _address(self, scope: Any) -> str:
-        return f"address {self.counted_address(_host(scope.client), scope.headers.get('x-forwarded-for', ''))}"
+        return f"address {self.counted_address(_host(scope.client), _forwarded(scope))}"
 
     async def _viewer(self, scope: Any, address: str) -> str:
-        """Return the viewer of the session or token that the request shows; "" for an unknown one. Raises Refused.
+        """Return the viewer of the request's session or token; "" for an unknown one. Raises HttpRefusal.
 
-        The look-ups of an address take turns: an unknown credential costs one each time, since it may be valid later. A
-        viewer's own credential is looked up again in the viewer's turn, so that no address delays that.
+        Queries of one address take turns: an unknown credential costs one each time, since it may become valid later. A
+        known viewer's credential is checked again in the viewer's own turn, so that no address delays it.
         """
         credential = _credential(scope)
         if credential is None:
             return ""
-        viewer, until = self.known.get(credential, ("", 0.0))
+        shown = (*credential, address)  # a token may be limited to networks
+        viewer, until = self.known.get(shown, ("", 0.0))
         if time.monotonic() < until:
             return viewer
         turns, client = self.turns["viewers"], viewer or address
         await turns.take(client)
-        lookup = asyncio.get_running_loop().run_in_executor(turns.pool, _find_viewer, credential)
+        meta = {"REMOTE_ADDR": _host(scope.client), "HTTP_X_FORWARDED_FOR": _forwarded(scope)}
+        lookup = asyncio.get_running_loop().run_in_executor(turns.pool, _find_viewer, credential, meta)
         lookup.add_done_callback(lambda _: turns.free_thread())
         lookup.add_done_callback(lambda _: turns.free_client(client))
         viewer = await asyncio.shield(lookup)
-        self.known.pop(credential, None)
+        self.known.pop(shown, None)
         if viewer:
-            self.known[credential] = viewer, time.monotonic() + self.known_s
+            self.known[shown] = viewer, time.monotonic() + self.known_s
             if len(self.known) > MOST_KNOWN:
                 self.known.popitem(last=False)
         return viewer
@@ -237,7 +239,7 @@ class Gateway:
         try:
             return await asyncio.wait_for(self._read(scope, protocol, most, sizes), within_s)
         except TimeoutError:
-            raise Refused(408, f"The request did not arrive within {within_s:g} s. Nothing was changed.") from None
+            raise HttpRefusal(408, f"The request did not arrive within {within_s:g} s. Nothing was changed.") from None
 
     async def _read(self, scope: Any, protocol: Any, most: int, sizes: list[int]) -> bytes:
         parts, size = [], 0
@@ -245,17 +247,17 @@ class Gateway:
             parts.append(bytes(part))
             size += len(part)
             if size > most:
-                raise Refused(413, f"The request is larger than {most:,} bytes. Nothing was changed.")
+                raise HttpRefusal(413, f"The request is larger than {most:,} bytes. Nothing was changed.")
             if size > SMALL:
                 sizes.append(len(part))
                 self.large += len(part)
                 if self.large > LARGE_TOGETHER:
-                    raise Refused(
+                    raise HttpRefusal(
                         503, "Too many large requests arrive at once. Nothing was changed; try again in a moment."
                     )
         length = scope.headers.get("content-length")
         if length is not None and int(length) != size:
-            raise Refused(400, "The request was incomplete. Nothing was changed.")
+            raise HttpRefusal(400, "The request was incomplete. Nothing was changed.")
         return b"".join(parts)
 
     # -- the page ------------------------------------------------------------------------------------------------
@@ -293,7 +295,8 @@ class Gateway:
         try:
             await send(scope, protocol, head, thread, spool)
         finally:
-            # A thread cannot be interrupted, but what it asks of the database can. Its client may have another only then.
+            # A thread cannot be interrupted, but its database statement can. The client gets another thread only after
+            # it has ended.
             if not thread.done():
                 loop.run_in_executor(None, work.stop)
             if spool is not None:
@@ -301,7 +304,7 @@ class Gateway:
                 thread.add_done_callback(lambda _: spool.close())
 
     def _make(self, environ: dict[str, Any], work: Work, head: asyncio.Future[Head], spool: Spool | None) -> bytes:
-        """Make the response, in a thread: its body is returned, or written to the spool."""
+        """Produce the response in a thread; return its body, or write it to the spool."""
         loop = head.get_loop()
 
         def start(status: str, headers: list[tuple[str, str]], error: Any = None) -> None:
@@ -333,13 +336,13 @@ class Gateway:
             status, headers = await head
         except Exception:
             log.exception("%s %s failed", scope.method, scope.path)
-            raise Refused(500, "The request failed. The error was logged.") from None
+            raise HttpRefusal(500, "The request failed. The error was logged.") from None
         if scope.method == "HEAD" or not body:
             protocol.response_empty(status, headers)
         elif len(body) <= _CHUNK:
             protocol.response_bytes(status, headers, body)
         else:
-            length = ("content-length", str(len(body)))  # so that the client sees when the rest is missing
+            length = ("content-length", str(len(body)))  # lets the client detect a truncated response
             headers = [pair for pair in headers if pair[0].lower() != length[0]]
             await self._stream(protocol, (status, [*headers, length]), _chunks(body))
 
@@ -348,16 +351,16 @@ class Gateway:
     ) -> None:
         await asyncio.wait({head, asyncio.shield(thread)}, return_when=asyncio.FIRST_COMPLETED)
         if not head.done():
-            await self._send_page(scope, protocol, head, thread, None)  # says that it failed
+            await self._send_page(scope, protocol, head, thread, None)  # reports that it failed
             return
         await self._stream(protocol, head.result(), spool.chunks())
 
     async def _stream(self, protocol: Any, head: Head, chunks: AsyncIterator[bytes]) -> None:
-        """Send the response as fast as its client reads it, and break it off where the client does not for too long.
+        """Send the response as fast as its client reads, and abort it if the client stops reading for too long.
 
-        As a named pipe: granian 2.8 takes all of a stream into memory, unread or not, but reads a file only as its client does
-        (https://github.com/emmett-framework/granian/pull/887). The end of a pipe is the end of the file to it: a response without
-        a length that is broken off ends as if it were complete, so a client checks the last line of an export.
+        Sent through a named pipe: granian 2.8 buffers a complete stream in memory, read or not, but reads a file only
+        as its client does (https://github.com/emmett-framework/granian/pull/887). The end of a pipe is the end of the
+        file: an aborted response without a length looks complete, so a client must check the last line of an export.
         """
         path = settings.DATA_DIR / f"response-{secrets.token_hex(16)}"
         os.mkfifo(path, 0o600)
@@ -384,7 +387,7 @@ class Gateway:
 
 
 Head = tuple[int, list[tuple[str, str]]]
-Credential = tuple[str, str]  # `token` or `session`, and its text
+Credential = tuple[str, str]  # (`token` or `session`, text)
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:
@@ -427,22 +430,24 @@ async def _write(pipe: int, data: bytes) -> None:
 
 
 def _credential(scope: Any) -> Credential | None:
-    """Return the token or the session that the request shows, valid or not; None where it shows none."""
+    """Return the token or session in the request, valid or not; None if there is none."""
     token = scope.headers.get("authorization", "")
-    if token[:7].lower() == "bearer ":  # a proxy may have a login of its own
+    if token[:7].lower() == "bearer ":  # a proxy may use its own scheme
         return "token", token[:500]
-    session = _SESSION.search(scope.headers.get("cookie", ""))
+    session = re.search(
+        rf"(?:^|;)\s*{re.escape(settings.SESSION_COOKIE_NAME)}=([^;]{{1,200}})", scope.headers.get("cookie", "")
+    )
     return ("session", session[1]) if session else None
 
 
-def _find_viewer(credential: Credential) -> str:
-    """Return the viewer of a session or token; "" for an unknown one. Reads the database, in a thread."""
+def _find_viewer(credential: Credential, meta: dict[str, str]) -> str:
+    """Return the viewer of a session or token; "" for an unknown one. Queries the database, in a thread."""
     from dashboard.web.middleware.identity import holder
 
     with Work(*_READS).bound_thread():
         try:
-            return holder(*credential)
-        except DatabaseError:  # the page will say so
+            return holder(*credential, meta=meta)
+        except DatabaseError:  # the page reports the error
             return ""
         finally:
             close_old_connections()
@@ -453,12 +458,17 @@ def _without_prefix(path: str) -> str:
     return path[len(prefix) :] if prefix and path.startswith(prefix + "/") else path
 
 
+def _forwarded(scope: Any) -> str:
+    """Return all X-Forwarded-For headers joined as in `_environ`: a proxy appends the last of several."""
+    return ",".join(value for name, value in scope.headers.items() if name == "x-forwarded-for")
+
+
 def _host(address: str) -> str:
     return address.rpartition(":")[0].strip("[]") or address
 
 
 def _environ(scope: Any, body: bytes) -> dict[str, Any]:
-    """The request as WSGI has it (PEP 3333). A header whose name has an underscore is left out: it would pass for another."""
+    """Return the WSGI environ (PEP 3333), without headers that have an underscore: they could pass for others."""
     environ: dict[str, Any] = {
         "REQUEST_METHOD": scope.method,
         "SCRIPT_NAME": "",

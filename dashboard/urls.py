@@ -1,4 +1,4 @@
-"""The root URLconf of our own project: the desk at its root, and Django's admin."""
+"""Root URLconf of Redrive's own project: the desk at its root, and Django's admin."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
 _django = get_wsgi_application()
 if _newer := schema.newer_sentence():
     raise SystemExit(_newer)
-import_module(settings.ROOT_URLCONF)  # with every view: the first page need not wait for it
-# What is here now stays for good: the collector need not walk through it again and again (20 ms, in the midst of a page).
+import_module(settings.ROOT_URLCONF)  # imports every view, so that the first page does not wait for it
+# Objects loaded so far are permanent: the collector need not traverse them (20 ms within a page).
 gc.collect()
 gc.freeze()
 
 
 def application(environ, start_response):
-    """Redrive's pages, below REDRIVE_URL_PREFIX whether or not the proxy takes the prefix off."""
+    """Serve Redrive's pages below REDRIVE_URL_PREFIX, whether or not the proxy removes the prefix."""
     prefix = settings.FORCE_SCRIPT_NAME or ""
     path = environ.get("PATH_INFO", "")
     if prefix and (path == prefix or path.startswith(prefix + "/")):

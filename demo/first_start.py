@@ -1,8 +1,9 @@
 """The shop's retry policies, its channel and its alert rule, created at the first start of the demo and then left to its owner.
 
 Two policies only observe: the partner's outages affect webhooks and payments as docs/demo.md describes, and each attempt
-shows the policy's decision. Two are enforced. The newsletters' waits as the task's own `autoretry_for` does, but also after
-a 503, which its code takes for final. The scans' quarantines the one job that ends every process which runs it.
+shows the policy's decision. Three are enforced. The newsletters' waits as the task's own `autoretry_for` does, but also after
+a 503, which its code takes for final. The scans' quarantines the one job that ends every process
+which runs it. The warehouse's has a breaker, for the last act of the incident.
 
 The channel is the shop's pager (`pager`), which every existing rule notifies. The rule is about the customer whose jobs a
 played incident kills, because the day before has left over a hundred dead jobs on some queues.
@@ -29,6 +30,7 @@ SOURCE = "shop"  # as in demo/shop.py, whose import makes a Celery app
 _PUBLISHER = Viewer("demo", {EVERY_SOURCE: OPERATOR})
 SHOP = Viewer("demo", {EVERY_SOURCE: ADMIN})
 CHANNEL = "demo-pager"
+WAREHOUSE = "warehouse"  # a policy, and the dependency of its breaker
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,12 @@ POLICIES: dict[str, dict[str, Any]] = {
         "poison": {"crashes": 3, "window_s": 300},
         "note": "Quarantines scans that crash their worker.",
     },
+    WAREHOUSE: {
+        "match": {"source": SOURCE, "task": "shop.hooks.reserve_stock"},
+        "mode": "enforce",
+        "breaker": {"dependency": WAREHOUSE},
+        "note": "While the warehouse is down, its jobs are put aside.",
+    },
     "webhooks": {
         **PRESETS["webhooks"].document,
         "match": {"source": SOURCE, "task": "shop.hooks.*"},
@@ -88,10 +96,33 @@ RULE: dict[str, Any] = {
     "tenant": TENANT,
     "threshold": THRESHOLD,
     "for_s": 10,
-    "keep_firing_s": 10,  # an incident is played in some 80 s: nobody waits two minutes for its end
+    "keep_firing_s": 10,  # the incident goes on: nobody waits two minutes for the end of its alert
     "severity": "critical",
     "channels": [CHANNEL],
 }
+
+
+AUTOMATION: dict[str, Any] = {
+    "source": SOURCE,
+    "q": "queue:webhooks",
+    "min_jobs": 20,
+    "quiet_s": 600,
+    "cap_per_hour": 5_000,
+    "act": {"kind": "replay"},
+    "note": "Replays jobs that failed at the partner, once none of them has failed for 10 min.",
+}
+
+
+def create_automation() -> None:
+    """Create the example in dry run, where it has never been."""
+    if config.is_read_only() or AuditEvent.objects.filter(actor=SHOP.name, act="automation.create").exists():
+        return
+    from jobs_admin import automations
+
+    try:
+        automations.create(SHOP, "partner-is-back", AUTOMATION)
+    except Refused as refused:
+        log.info("The demo's automation was not created: %s", refused)
 
 
 def publish_policies() -> None:

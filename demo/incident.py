@@ -1,6 +1,7 @@
 """The played incident: a warehouse goes down, real jobs die of it, and are brought back twice.
 
-All at once first, which knocks it over again as it recovers; then with care. Nothing of it is acted: the jobs are the
+All at once first, which knocks it over again as it recovers; then with care. In the last act it goes down for as long, and a
+breaker puts the jobs aside instead. Nothing of it is acted: the jobs are the
 shop's, run by its worker against its partner, the replays are those of the person who pressed the button, audited.
 `step` looks at the world and at the story, does what is next, and writes it down; whoever goes on after a crash finds
 there how far it got. Needs Django: see `demo.play`.
@@ -22,7 +23,9 @@ from demo.partner import PLAYED
 from demo.shop import SOURCE, app
 from demo.story import JOBS, TENANT, Second, Side, Story, Ticket
 from demo.temper import COLD_RATE, STRAIN, STRAIN_S, WARM_RATE, WARMING_S
-from jobs_admin import replays
+from jobs_admin import config, replays
+from jobs_admin.core import keys
+from jobs_admin.core.breaker import CLOSED, Breaker
 from jobs_admin.core.refused import Refused
 from jobs_admin.failures import triage
 from jobs_admin.groups import group_changes
@@ -40,6 +43,7 @@ PUBLISHED_PER_S = 60.0
 # The warehouse carries at first so little that the worker, as fast as it was in the outage, sends this much too much.
 _TOO_MUCH = 3.0
 _SMALLEST_SCALE = 0.05
+_SMALLEST_HOLD_SCALE = 0.65  # a breaker begins its release at five a second, whatever the machine
 REASONS = {"at_once": "Incident demo: everything at once", "careful": "Incident demo: careful"}
 
 # An act in which nothing moves for so long has gone wrong; how long one takes is the machine's affair.
@@ -110,17 +114,22 @@ class Incident:
             self._break(seen, now)
         elif self.story.act == "at_once":
             self._all_at_once(seen, now)
+        elif self.story.act == "careful":
+            self._with_care(seen)
+        elif "held" not in self.story.sides:
+            self._hold(seen, now)
         else:
-            self._with_care(seen, now)
+            self._release(seen, now)
 
     def _break(self, seen: dict, now: float) -> None:
         state = self.story
         if seen["mode"] != "outage":
-            control.set_mode(self.warehouse, "outage")
+            seen = control.set_mode(self.warehouse, "outage")
             state.broken_at = state.broken_at or now
         assert state.broken_at is not None
+        self._measure_outage("dead", seen)
         state.most_per_s = max(state.most_per_s, most_per_s(seen))
-        self._publish(min(state.jobs, 1 + int((now - state.broken_at) * PUBLISHED_PER_S)))
+        self._publish("order_pickup", now - state.broken_at)
         if groups := self._groups():
             state.groups = groups
             state.failed_at = state.failed_at or now
@@ -160,6 +169,7 @@ class Incident:
             last_request and int(last_request),
             seen["falls"],
             self._started() if self.broker.llen(QUEUE) else None,
+            self._breaker().on_hold,
         )
         passed_s = now - self._looked_at if self._looked_at is not None else 0.0
         self._quiet_s = 0.0 if moved != self._moved else self._quiet_s + min(max(passed_s, 0.0), _MOST_PER_CHECK_S)
@@ -169,14 +179,21 @@ class Incident:
         """Jobs that the shop's worker started: while some wait on the queue, others may be ahead of ours."""
         return QueueCounter.objects.filter(source=SOURCE, step=HOUR).aggregate(n=Sum("started"))["n"]
 
-    def _publish(self, until: int) -> None:
-        task = app.tasks["shop.hooks.order_pickup"]
+    def _publish(self, name: str, passed_s: float) -> None:
+        """Publish the jobs whose turn has come since the outage began."""
+        task = app.tasks[f"shop.hooks.{name}"]
+        until = min(self.story.jobs, 1 + int(passed_s * PUBLISHED_PER_S))
         while self.story.published < until:
             n = self.story.published + 1
             kwargs = {"tenant": TENANT, "order": f"L-{n:05}", "endpoint": f"{PLAYED}/hook"}
             # Published again after a crash it is the same job.
-            task.apply_async(kwargs=kwargs, task_id=f"{self.story.id}-{n}", producer=self._producer)
+            task.apply_async(kwargs=kwargs, task_id=f"{self.story.id}-{name}-{n}", producer=self._producer)
             self.story.published = n
+
+    def _measure_outage(self, name: str, seen: dict, until: float = math.inf) -> None:
+        # From the second in which it began to the one in which it ended: what was refused in them is of the outage.
+        side = Side(began=math.floor(seen["now"] - seen["for_s"]), falls_before=seen["falls"], jobs=self.story.jobs)
+        measure(self.story.outages.setdefault(name, side), seen, self.story.left, until)
 
     def _pace(self, name: str) -> dict:
         # A fresh demo has no last hour in which one could have seen what the queue manages: so the ramp says where it ends.
@@ -190,6 +207,7 @@ class Incident:
 
     def _all_at_once(self, seen: dict, now: float) -> None:
         if "at_once" not in self.story.sides:
+            self._measure_outage("dead", seen)
             if now - (self.story.all_dead_at or now) < _CLEAN_S:
                 return
             self._fit_to_machine()
@@ -197,19 +215,63 @@ class Incident:
         side = self._replay("at_once", seen)
         is_up_again = bool(side.falls) and not seen["fell_over"]
         if side.ended is None or (side.falls and not is_up_again):
-            self._watch_the_time(side, seen)
+            self._watch_the_time(f"Replay #{side.replay}", side, seen)
         elif is_up_again:
             self.story.act = "careful"
         else:
             raise Failed("Everything at once did not overload the partner: the worker of this machine is too slow.")
 
-    def _with_care(self, seen: dict, now: float) -> None:
+    def _with_care(self, seen: dict) -> None:
         side = self._replay("careful", seen)
         # One second more, so that the last of it is in the picture.
         if side.ended is None or seen["now"] - side.began < side.ended + 1.5:
-            self._watch_the_time(side, seen)
+            self._watch_the_time(f"Replay #{side.replay}", side, seen)
+        else:
+            self.story.act, self.story.published = "held", 0
+
+    def _hold(self, seen: dict, now: float) -> None:
+        """The same outage again, as long as the first, and until all its jobs are on hold or dead."""
+        state = self.story
+        if seen["mode"] != "outage":
+            seen = control.set_mode(self.warehouse, "outage")
+            state.broken_again_at = state.broken_again_at or now
+        assert state.broken_again_at is not None
+        self._measure_outage("held", seen)
+        self._publish("reserve_stock", now - state.broken_again_at)
+        breaker, outage = self._breaker(), state.outages["held"]
+        outage.on_hold, outage.failed_again = breaker.on_hold, self._dead_of_hold()
+        lasted_s = (state.all_dead_at or 0.0) - (state.broken_at or 0.0)
+        is_put_aside = state.published >= state.jobs and outage.on_hold + outage.failed_again >= state.jobs
+        if is_put_aside and now - state.broken_again_at >= lasted_s:
+            seen = control.set_mode(self.warehouse, "warming", scale=max(state.scale, _SMALLEST_HOLD_SCALE))
+            began = round(seen["now"] - seen["for_s"], 3)
+            state.sides["held"] = Side(began=began, falls_before=seen["falls"], jobs=outage.on_hold)
+        elif self._quiet_s > _QUIET_S:
+            raise Failed(
+                f"Only {outage.on_hold} of {state.jobs} jobs were on hold ({breaker.state}), without progress for "
+                f"{_QUIET_S:.0f} s. The policy {first_start.WAREHOUSE} must be enforced."
+            )
+
+    def _release(self, seen: dict, now: float) -> None:
+        state = self.story
+        side = state.sides["held"]
+        self._only_we_changed_it(side, seen)
+        breaker = self._breaker()
+        side.state, side.on_hold, side.failed_again = breaker.state, breaker.on_hold, self._dead_of_hold()
+        side.succeeded = sum(second.requests - second.refused for second in side.seconds if second)
+        measure(side, seen, max(0, side.jobs - side.succeeded))
+        if side.ended is None and side.succeeded + side.failed_again >= side.jobs:
+            side.ended = float(len(side.seconds))
+        if side.ended is None or breaker.state != CLOSED:
+            self._watch_the_time("The release", side, seen)
         else:
             self._leave("played", now)
+
+    def _breaker(self) -> Breaker:
+        return Breaker.parse(first_start.WAREHOUSE, config.store().hget(keys.breakers(SOURCE), first_start.WAREHOUSE))
+
+    def _dead_of_hold(self) -> int:
+        return self._failures().filter(task="shop.hooks.reserve_stock", state=FailureState.DEAD).count()
 
     def _replay(self, name: str, seen: dict) -> Side:
         """The side of this replay, started if it is not, and measured until now."""
@@ -249,12 +311,11 @@ class Incident:
         if side.ended is None and replay.state == ReplayState.DONE:
             side.ended = round(seen["now"] - side.began, 1)
 
-    def _watch_the_time(self, side: Side, seen: dict) -> None:
+    def _watch_the_time(self, what: str, side: Side, seen: dict) -> None:
         if self._quiet_s > _QUIET_S:
             passed_s = seen["now"] - side.began
             raise Failed(
-                f"Replay #{side.replay} was not done after {passed_s:.0f} s ({side.state}), without progress for "
-                f"{_QUIET_S:.0f} s."
+                f"{what} was not done after {passed_s:.0f} s ({side.state}), without progress for {_QUIET_S:.0f} s."
             )
 
     def _next(self, act: str) -> None:
@@ -332,12 +393,14 @@ def most_per_s(seen: dict) -> float:
     return max(sum(counts[n : n + width]) for n in range(len(counts) - width + 1)) / width
 
 
-def measure(side: Side, seen: dict, left: int) -> None:
-    """Write down the whole seconds that are over: what the partner counted in them; how it stands, for the last one."""
+def measure(side: Side, seen: dict, left: int, until: float = math.inf) -> None:
+    """Write down the whole seconds that are over, up to the one of `until`: what the partner counted in them; how it
+    stands, for the last one.
+    """
     # From the first whole one: in the second in which it came back, what came before is the other side's.
     first, now = math.ceil(side.began), int(seen["now"])
     counted = {now - point["ago_s"]: point for point in seen["series"]}
-    for n in range(now - first):
+    for n in range(int(min(now, until + 1)) - first):
         if n == len(side.seconds):
             side.seconds.append(None)
         if side.seconds[n] is not None or first + n not in counted:

@@ -19,8 +19,8 @@ STORY = "demo:incident:story"
 STOP = "demo:incident:stop"  # the id of the one that is to stop
 PLAYER = "demo:incident:player"  # a sign of life that forgets itself
 
-ACTS = ("outage", "group", "condition", "at_once", "careful")
-SIDES = ("at_once", "careful")
+ACTS = ("outage", "group", "condition", "at_once", "careful", "held")
+SIDES = ("at_once", "careful", "held")
 TENANT = "lighthouse"  # a customer that the shop has for this alone
 JOBS = 300
 THRESHOLD = 100  # dead jobs: the condition
@@ -45,7 +45,7 @@ class Second:
 
 @dataclass(slots=True)
 class Side:
-    """The effect of one replay on the partner. Times in seconds after `began`, which is on the partner's clock."""
+    """Requests at the partner in an outage, or after it. Times in seconds after `began`, which is on the partner's clock."""
 
     began: float
     falls_before: int  # the partner counts them since it runs
@@ -54,10 +54,11 @@ class Side:
     falls: list[float] = field(default_factory=list)
     jobs: int = 0  # that it was to bring back
     ended: float | None = None  # when the last of its jobs was settled
-    state: str = ""  # of the replay
+    state: str = ""  # of the replay, or of the breaker
     said: str = ""  # why it is held
     succeeded: int = 0
     failed_again: int = 0
+    on_hold: int = 0  # jobs that the breaker has put aside
 
     @property
     def peak(self) -> int:
@@ -86,7 +87,9 @@ class Story:
     failed_at: float | None = None  # the first failure was on the desk
     reached_at: float | None = None  # dead jobs reached the threshold
     all_dead_at: float | None = None
+    broken_again_at: float | None = None  # the second outage began
     groups: list[dict[str, str]] = field(default_factory=list)  # fingerprint, title, state
+    outages: dict[str, Side] = field(default_factory=dict)  # "dead": without the breaker; "held": with it
     sides: dict[str, Side] = field(default_factory=dict)
     most_per_s: float = 0.0  # requests that the worker managed in the outage
     scale: float = 1.0  # of what the warehouse carries once it is back: less where the worker is slow
@@ -153,8 +156,8 @@ def read(broker: redis.Redis) -> Seen:
 
 
 def _story(fields: dict[str, Any]) -> Story:
-    sides = {name: _side(side) for name, side in fields.pop("sides").items()}
-    return Story(**fields, sides=sides)
+    parts = {part: {name: _side(side) for name, side in fields.pop(part, {}).items()} for part in ("outages", "sides")}
+    return Story(**fields, **parts)
 
 
 def _side(fields: dict[str, Any]) -> Side:

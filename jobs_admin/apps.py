@@ -17,7 +17,7 @@ class JobsAdminConfig(AppConfig):
     def ready(self) -> None:
         from jobs_admin import config
 
-        config.setting("URL")  # a setting that cannot be used ends the start
+        config.setting("URL")  # an invalid setting prevents the start
 
         from jobs_admin.models import SavedView
         from jobs_admin.models.failure_count import install_triggers
@@ -25,18 +25,18 @@ class JobsAdminConfig(AppConfig):
         from jobs_admin.models.text_filters import install_text_filters
         from jobs_admin.models.trust import open_unsigned_reports
 
-        # After every migrate, not in a migration: SQLite rebuilds a table to alter it and drops its triggers.
+        # After every migrate, not in a migration: SQLite rebuilds a table to alter it, which drops its triggers.
         post_migrate.connect(install_triggers, sender=self)
         post_migrate.connect(install_terms, sender=self)
         post_migrate.connect(install_text_filters, sender=self)
-        # There too, as the tests of a database that is emptied need it again.
+        # Also here, because tests that empty the database need it again.
         post_migrate.connect(open_unsigned_reports, sender=self)
-        # Whoever deletes a view, or the account that it belongs to, and by whichever road.
+        # For every way in which a view, or its owner's account, is deleted.
         pre_delete.connect(_view_is_deleted, sender=SavedView, dispatch_uid="rules-on-a-view")
 
 
 def _view_is_deleted(instance: SavedView, **_: object) -> None:
-    """Loaded when it is needed: most processes never delete a view."""
+    """Import lazily: most processes never delete a view."""
     from jobs_admin.alerts.closing import switch_off_rules_on
 
     switch_off_rules_on(instance)

@@ -1,4 +1,4 @@
-"""The only reader of the engine's settings: where the store is, which sources there are, what pages are called."""
+"""The only reader of the engine's settings: the store's address, the sources, addresses of pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BACKENDS = tuple(name for name, system in SYSTEMS.items() if not system.is_for_t
 
 
 class BadConfiguration(ValueError):
-    """A setting that cannot be used. The text names it and says what to do."""
+    """An invalid setting. The text names it and says what to do."""
 
 
 _parsed: tuple[object, dict[str, Any]] = (None, {})
@@ -61,7 +61,7 @@ class SourceConfig:
 
 @cache
 def sources() -> dict[str, SourceConfig]:
-    """The configured sources by name, in the order of the file."""
+    """Return the configured sources by name, in the order of the file."""
     found: dict[str, SourceConfig] = {}
     if setting("DEMO_BROKER_URL"):
         found["shop"] = SourceConfig("shop", "celery", setting("DEMO_BROKER_URL"), is_demo=True)
@@ -92,7 +92,7 @@ def _from_file(path: Path) -> dict[str, SourceConfig]:
 
 
 def _what_is_wrong(name: str, table: Any) -> list[str]:
-    """Return the mistakes in one source of the file, a sentence each: all at once."""
+    """Return all mistakes in one source of the file, as sentences."""
     if not keys.valid_source(name):
         return [f"{name!r} cannot name a source: use a-z, 0-9, - and _."]
     if not isinstance(table, dict):
@@ -113,7 +113,7 @@ def _what_is_wrong(name: str, table: Any) -> list[str]:
 
 @cache
 def store() -> redis.Redis:
-    """Redrive's own Redis. Bytes in, bytes out; a call that hangs ends after five seconds."""
+    """Return Redrive's own Redis, with bytes as input and output; a call that hangs ends after five seconds."""
     if not setting("REDIS_URL"):
         raise BadConfiguration(f"REDRIVE_REDIS_URL is not set. Run `{COMMAND} up`, or set it.")
     try:
@@ -123,16 +123,16 @@ def store() -> redis.Redis:
             socket_connect_timeout=5,
             health_check_interval=30,
         )
-    except (ValueError, TypeError) as error:  # redis-py's own texts quote the part that they stumbled over
+    except (ValueError, TypeError) as error:  # redis-py's own messages quote the part that they could not parse
         why = str(error) if isinstance(error, Unreadable) else "the URL must begin with redis://, rediss:// or unix://"
         raise BadConfiguration(f"REDRIVE_REDIS_URL cannot be used: {why}.") from error
 
 
 @cache
 def adapter(name: str) -> Source:
-    """The connection to a configured source.
+    """Return the adapter of a configured source.
 
-    Raises KeyError for a name that is not configured, sources.base.SourceRefused for a URL that cannot be used.
+    Raises KeyError for a name that is not configured, sources.base.SourceRefused for an unusable URL.
     """
     found = sources()[name]
     return connect(
@@ -147,15 +147,15 @@ def adapter(name: str) -> Source:
 
 
 def keeps_dead(name: str) -> bool:
-    """Return whether this source keeps dead letters itself, so that they are pulled and need no guard in its workers."""
+    """Return whether this source stores dead letters itself, so that they are pulled and its workers need no guard."""
     try:
         return adapter(name).can.holds_dead
     except (KeyError, SourceRefused):
-        return False  # only heard of, so from a guard; or its address is no good
+        return False  # not configured, so it has a guard; or its address is invalid
 
 
 def is_pulled(name: str) -> bool:
-    """Return whether this source's failures are read in it: its dead letters, or its events."""
+    """Return whether this source's failures are read from it: from its dead letters, or its events."""
     try:
         can = adapter(name).can
     except (KeyError, SourceRefused):
@@ -171,8 +171,8 @@ def payload_keys() -> MultiFernet:
     return MultiFernet([Fernet(key) for key in setting("PAYLOAD_KEYS")])
 
 
-# Since something last happened to them; "history": numbers over time, groups without a job, reports that cannot be filed;
-# "depths": how deep queues were, in hours (what is finer goes sooner: `jobs_admin/queues/depths/steps.py`).
+# Since the last event; "history": numbers over time, groups without a job, reports that cannot be filed; "depths":
+# samples of queues, in hours (shorter steps are deleted sooner: `jobs_admin/queues/depths/steps.py`).
 KEPT = {
     "recovered": timedelta(days=7),
     "gone": timedelta(days=7),
@@ -184,13 +184,13 @@ KEPT = {
 }
 _LENGTH = re.compile(r"(\d{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_LONGEST = timedelta(days=36_500)  # so that now less this is still a date
+_LONGEST = timedelta(days=36_500)  # so that subtracting it from now still gives a valid date
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,3})?)\s*([kMGT]?)i?B?", re.IGNORECASE)
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def keep() -> dict[str, timedelta | None]:
-    """Return how long failures of each state, and history, are stored; None is for ever."""
+    """Return how long failures of each state, and history, are stored; None: permanently."""
     found: dict[str, timedelta | None] = dict(KEPT)
     for part in filter(None, (part.strip() for part in setting("KEEP").split(","))):
         name, is_named, text = part.rpartition("=")
@@ -204,7 +204,7 @@ def keep() -> dict[str, timedelta | None]:
 
 
 def length(text: str, where: str) -> timedelta:
-    """A length of time as people write it: 90d, 12h. At least an hour, so that nothing goes while it is looked at."""
+    """Parse a length of time: 90d, 12h. At least an hour, so that nothing is deleted while an operator reads it."""
     found = _LENGTH.fullmatch(text.strip())
     if found is None or int(found[1]) * _SECONDS[found[2]] < 3600:
         raise BadConfiguration(f"{where}: {text.strip()!r} is not a duration of an hour or more, such as 30d or 12h.")
@@ -215,7 +215,7 @@ def length(text: str, where: str) -> timedelta:
 
 
 def keep_bytes() -> int | None:
-    """The size of the database beyond which closed failures go before their time; None is no limit."""
+    """Return the size of the database above which closed failures are deleted early; None: no limit."""
     return size(setting("KEEP_BYTES"), "REDRIVE_KEEP_BYTES") if setting("KEEP_BYTES") else None
 
 
@@ -228,7 +228,7 @@ def size(text: str, where: str) -> int:
 
 
 def approve_above() -> int | None:
-    """Replays of more jobs than this need a second person; None where size needs none."""
+    """Return the number of jobs above which a replay needs a second person; None: no such limit."""
     text = setting("APPROVE_ABOVE").strip().replace(",", "")
     if not text:
         return None
@@ -238,12 +238,13 @@ def approve_above() -> int | None:
 
 
 def is_dangerous(task: str) -> bool:
-    """Return whether a replay of this task needs a second person, however small it is."""
+    """Return whether a replay of this task needs a second person, regardless of its size."""
     return any(fits(pattern, task) for pattern in setting("DANGEROUS_TASKS"))
 
 
-def names_dangerous_tasks() -> bool:
-    return bool(setting("DANGEROUS_TASKS"))
+def dangerous_tasks() -> list[str]:
+    """Return the patterns of tasks whose replay needs a second person."""
+    return list(setting("DANGEROUS_TASKS"))
 
 
 READ_ONLY = "The desk is read-only (REDRIVE_READ_ONLY). Nothing was changed."
@@ -255,13 +256,13 @@ def is_read_only() -> bool:
 
 
 def webhook_allow() -> web_address.Allowed:
-    """Return addresses allowed though not public: REDRIVE_WEBHOOK_ALLOW, and the demo's pager in its own `up`."""
+    """Return non-public addresses that are allowed: REDRIVE_WEBHOOK_ALLOW, and the demo's pager in its own `up`."""
     demo = [urlsplit(setting("DEMO_PARTNER_URL")).netloc] if setting("DEMO_PARTNER_URL") else []
     return web_address.parse_allowed([*setting("WEBHOOK_ALLOW"), *demo])
 
 
 def heartbeat_url() -> str:
-    """Return the URL that is requested each minute while everything is watched; empty: none."""
+    """Return the URL that is requested every minute while all steps are alive; empty: none."""
     return setting("HEARTBEAT_URL")
 
 
@@ -271,18 +272,27 @@ def sends_mail() -> bool:
 
 
 def is_own_project() -> bool:
-    """Return whether the Django project is Redrive's own, and not one that Redrive is mounted in."""
+    """Return whether the Django project is Redrive's own, as opposed to one in which Redrive is mounted."""
     return settings.ROOT_URLCONF == "dashboard.urls"
 
 
+def signs_on() -> bool:
+    """Return whether people sign in at an OpenID provider. If Redrive is mounted, accounts belong to the project."""
+    return is_own_project() and bool(setting("OIDC_ISSUER"))
+
+
+def takes_passwords() -> bool:
+    return not (signs_on() and setting("OIDC_ONLY"))
+
+
 def page_at(path: str) -> str:
-    """Return the address of a page by its path, as `alerts/7/`."""
+    """Return the address of a page by its path, such as `alerts/7/`."""
     return page_url(_mount() + path)
 
 
 def _mount() -> str:
     """Return the path at which the project includes `dashboard.routes`, such as `/ops/redrive/`."""
-    if is_own_project():  # at its root, and to read its addresses would load the whole face into a step
+    if is_own_project():  # at its root; reading its addresses would import the entire dashboard into a step
         return get_script_prefix()
     try:
         return reverse("redrive:overview")
@@ -291,5 +301,5 @@ def _mount() -> str:
 
 
 def page_url(path: str) -> str:
-    """The public address of a page, for links that leave the browser: alerts, terminal."""
+    """Return the public address of a page, for links outside the browser: alerts, terminal."""
     return setting("URL") + path

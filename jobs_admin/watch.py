@@ -1,9 +1,10 @@
-"""The engine's steps, in as many processes as have to be: what hangs in one process delays no other process.
+"""The engine's steps, in several processes, so that one that hangs delays no other.
 
-What calls a source, a webhook or a worker's words has a process of its own; what only calls the desk's database and store is
-a thread of one shared process. A step that is rarely due has a process only while it is: one thread of the shared process checks
-that for all of them. The parent opens no connection: it forks the processes, starts them again when they die, and kills one that has
-not moved within its deadline. Children die with the parent. Several watches may run side by side.
+A step that calls a source or a webhook, or parses what workers wrote, has a process of its own; steps that call only
+the desk's database and store are threads of one shared process. A step that is rarely due has a process only while it
+is due, which one thread of the shared process checks for all such steps. The parent opens no connection: it forks the
+processes, restarts them when they die, and kills one that makes no progress within its deadline. Children die with the
+parent. Several `watch` processes may run side by side.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from jobs_admin.db.changes import data_version
 
 log = logging.getLogger(__name__)
 
-# What means "away for now" rather than "wrong".
+# Errors of an unreachable service, as opposed to bugs.
 _AWAY = (OperationalError, InterfaceError, redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError)
 
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
 _STEADY_AFTER_S = 60.0
-_PATIENCE_S = 3.0  # from the wish to stop until SIGKILL
+_PATIENCE_S = 3.0  # from the request to stop until SIGKILL
 _NOTE_EVERY_S, _NOTE_QUIET_EVERY_S = 1.0, 5.0
-_TURN_S = 1.0  # of the parent, between two looks for a child that hangs
-_SLICE_S = 0.1  # between two looks for a change of the database
-_LOOK_AGAIN_S = 5.0  # also without a change: little is due by time alone
-_LINGER_S = 20.0  # until a process on demand ends that has nothing to do
+_TURN_S = 1.0  # how often the parent checks for a child that hangs
+_SLICE_S = 0.1  # how often a change of the database is checked
+_LOOK_AGAIN_S = 5.0  # also checked without a change: few steps are due by time alone
+_LINGER_S = 20.0  # until an idle process on demand ends
 _INGEST_WAIT_S = 0.5
-_INDEXING_S = 5.0  # of ten, for making the search index anew after its rules have changed, and for re-encryption
+_INDEXING_S = 5.0  # of every ten, for rebuilding the search index after its rules have changed, and for re-encryption
 
 
 def _always() -> bool:
@@ -73,24 +74,24 @@ def _has_no_sources() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do again and again. `run` is given the process's name and says whether there was something to do."""
+    """A repeated task. `run` gets the process's name and returns whether there was something to do."""
 
     name: str
     run: Callable[[str], bool]
-    idle_s: float = 0.0  # the wait after a round with nothing to do
-    every_s: float | None = None  # instead: at each multiple of so many seconds, busy or not
-    deadline_s: float = 60.0  # a round that takes longer hangs
-    processes: int = 1  # at most: all but the first run only while the first has more to do
-    # The name is that of a place in this watch: the next process there goes on with what a killed one had taken.
+    idle_s: float = 0.0  # wait after a round with nothing to do
+    every_s: float | None = None  # instead: at each multiple of this many seconds, busy or not
+    deadline_s: float = 60.0  # a round that takes longer counts as hung
+    processes: int = 1  # maximum: all but the first run only while the first has more to do
+    # The name identifies a place in this watch: the next process there continues with what a killed one had claimed.
     keeps_place: bool = False
-    # Whether it is a thread of one process with others of its kind: it calls nothing but the desk's database and store.
+    # Whether it is a thread of a process shared with other such steps: it calls only the desk's database and store.
     shares: Callable[[], bool] = _never
-    # Whether it has something to do. Where this is given, the step has a process only while it is true, and _LINGER_S longer.
+    # Whether it has something to do. If given, the step has a process only while this is true, and _LINGER_S longer.
     is_due: Callable[[], bool] | None = None
 
 
 def steps() -> dict[str, Step]:  # noqa: C901
-    """The steps by name. What each needs is imported when it runs, or by `preload`."""
+    """Return the steps by name. Their imports happen when they run, or in `preload`."""
     # In one function: a process imports only what its own step needs.
 
     def ingest(name: str) -> bool:
@@ -168,9 +169,19 @@ def steps() -> dict[str, Step]:  # noqa: C901
 
     def policies(name: str) -> bool:
         from jobs_admin import holds, policies
+        from jobs_admin.holds import breaker_history
 
         now = timezone.now()
-        return any([policies.step(now), holds.step(now)])
+        return any([policies.step(now), holds.step(now), breaker_history.step(now)])
+
+    def automate(name: str) -> bool:
+        from jobs_admin.models import Automation
+
+        if not Automation.objects.filter(mode="live").exists():
+            return False  # the code of the acts is not even imported
+        from jobs_admin import automations
+
+        return automations.step(timezone.now())
 
     def deliver(name: str) -> bool:
         from jobs_admin import notices
@@ -212,13 +223,14 @@ def steps() -> dict[str, Step]:  # noqa: C901
         Step("prune", prune, idle_s=5, deadline_s=300, shares=_always),
         Step("regroup", regroup, idle_s=2, shares=_always),
         Step("policies", policies, idle_s=1, shares=_always),
+        Step("automate", automate, every_s=10, shares=_always),
         Step("deliver", deliver, idle_s=0.25, is_due=is_deliver_due),
     )
     return {step.name: step for step in known}
 
 
 def preload() -> None:
-    """Import what the steps need, so that their processes share it instead of importing it each."""
+    """Import what the steps need, so that their processes share the memory instead of each importing it."""
     from jobs_admin import alerts, holds, ingest, notices, policies, replays  # noqa: F401
     from jobs_admin.desk import key_rotation, retention  # noqa: F401
     from jobs_admin.groups import regrouping  # noqa: F401
@@ -227,8 +239,7 @@ def preload() -> None:
 
 
 class _Slate:
-    """Three numbers of each place in shared memory: its last sign of life (monotonic: one clock for all processes of a
-    machine; in the future while it waits), its rounds that failed in a row until now, and whether its process is wanted."""
+    """Three numbers per place in shared memory: last progress, consecutive failed rounds, whether it is wanted."""
 
     def __init__(self, places: int) -> None:
         self._memory = mmap.mmap(-1, 24 * places)
@@ -238,7 +249,7 @@ class _Slate:
     ) -> None:
         for at, number in enumerate((sign, failed_rounds, wanted)):
             if number is not None:
-                # Not `pack_into`, which clears the place before it writes: the parent would read nought, a silence
+                # Not `pack_into`, which clears the place before it writes: the parent would read zero, no progress
                 # since boot.
                 at = 24 * place + 8 * at
                 self._memory[at : at + 8] = struct.pack("d", number)
@@ -257,7 +268,7 @@ class _Slate:
 
 
 class _Bell:
-    """A wait of a process that ends at once: by a signal to it, or when a process that was forked from it rings."""
+    """An interruptible wait of a process: it ends on a signal, or when a forked process rings."""
 
     def __init__(self) -> None:
         self._ear, self._hand = os.pipe()
@@ -265,7 +276,7 @@ class _Bell:
             os.set_blocking(end, False)
 
     def listen(self) -> None:
-        """Let the signals of this process ring it."""
+        """Make the signals of this process ring it."""
         signal.set_wakeup_fd(self._hand, warn_on_full_buffer=False)
 
     def ring(self) -> None:
@@ -285,11 +296,11 @@ class _Part:
     step: Step
     place: int  # on the slate
     number: int = 0  # among the processes of its step
-    # The places of its processes that run only while there is work: this part has them started. All other places of the
-    # step are beside it.
+    # The places of processes that run only while there is work, which this part starts. All other places of the step
+    # are in `beside`.
     starts: tuple[int, ...] = ()
     beside: tuple[int, ...] = ()
-    checks_due: bool = False  # it only looks whether the step is due
+    checks_due: bool = False  # only checks whether the step is due
 
 
 @dataclass(slots=True)
@@ -304,7 +315,7 @@ class _Child:
 
 
 def _plan(steps: Sequence[Step]) -> list[_Child]:
-    """Return the processes: one for each step, one for all that share, and those on demand."""
+    """Return the processes: one per step, one for all that share, and those on demand."""
     places = itertools.count()
     shared = _Child("shared", [])
     children = []
@@ -327,7 +338,7 @@ def _plan(steps: Sequence[Step]) -> list[_Child]:
 
 @dataclass
 class Watch:
-    """Runs the steps until `stop` is called (by SIGTERM or SIGINT)."""
+    """Supervisor that runs the steps until `stop` is called (by SIGTERM or SIGINT)."""
 
     steps: Sequence[Step]
     is_stopping: bool = False
@@ -342,7 +353,7 @@ class Watch:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # so that the end of a child rings
         self._bell.listen()
         gc.collect()
-        gc.freeze()  # the collector would write to what the processes share
+        gc.freeze()  # the garbage collector would write to memory that the processes share
         log.info("Watching: %s", ", ".join(step.name for step in self.steps))
         try:
             while not self.is_stopping:
@@ -372,7 +383,7 @@ class Watch:
         child.pid = os.fork()
         if child.pid == 0:
             die_with_parent()
-            if os.getppid() != parent:  # it died before we could ask to die with it
+            if os.getppid() != parent:  # the parent died before this process could request to die with it
                 os._exit(1)
             _Process(child, self._slate, self._bell).run()
 
@@ -414,7 +425,7 @@ class Watch:
 
 
 class _Process:
-    """The life of a child: round after round of its parts, until SIGTERM or until it has nothing to do any more."""
+    """A child process: repeats rounds of its parts until SIGTERM, or until it has nothing more to do."""
 
     def __init__(self, child: _Child, slate: _Slate, parent: _Bell) -> None:
         self.child = child
@@ -423,17 +434,17 @@ class _Process:
         self.is_stopping = False
 
     def run(self) -> None:
-        """Never returns: a forked child must not go on in its parent's code."""
+        """Run, and never return: a forked child must not continue in its parent's code."""
         code = 1
         try:
             self.bell = _Bell()
             self.bell.listen()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, self._stop)
-            # Ctrl-C reaches the whole terminal; the parent ends us in order.
+            # Ctrl-C reaches all processes of the terminal; the parent ends its children in order.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             random.seed()
-            with contextlib.suppress(OSError), open("/proc/self/comm", "w") as name:  # as `ps` and `top` show it
+            with contextlib.suppress(OSError), open("/proc/self/comm", "w") as name:  # shown by `ps` and `top`
                 name.write(f"watch {self.child.name}")
             if self.child.name == "shared":
                 self._run_threads()
@@ -450,14 +461,14 @@ class _Process:
 
     def _stop(self, *_: object) -> None:
         self.is_stopping = True
-        # A parent that was killed cannot kill a round that hangs: the kernel ends it as the parent would have.
+        # A killed parent cannot kill a round that hangs, so the kernel ends it after the same time.
         signal.setitimer(signal.ITIMER_REAL, _PATIENCE_S)
 
     def _run_alone(self, part: _Part) -> None:
         rounds = _Rounds(part, self.slate, self.parent, self._wait)
         step_progress.listen(rounds.progressed)
         rounds.run_one()
-        gc.freeze()  # what is loaded by now stays: the collector need not go through it again and again
+        gc.freeze()  # long-lived objects, which the garbage collector need not traverse repeatedly
         while not self.is_stopping and not (self.child.is_on_demand and rounds.is_quiet()):
             rounds.run_one()
 
@@ -482,7 +493,7 @@ class _Process:
             self.bell.wait(None)
         self.stopped.set()
         for thread in threads:
-            thread.join()  # for as long as `_stop` allows
+            thread.join()  # as long as `_stop` allows
 
     def _run_thread(self, run: Callable[..., None], *parts: _Part) -> None:
         try:
@@ -499,16 +510,16 @@ class _Process:
             rounds.run_one()
 
     def _check_due(self, *parts: _Part) -> None:
-        """Look whether the steps are due whenever the database has changed; now and then also without."""
+        """Check whether the steps are due whenever the database has changed, and occasionally without a change."""
         checks = [_Rounds(part, self.slate, self.parent, lambda seconds: None) for part in parts]
         version, has_changed, looked_at = None, False, float("-inf")
         while not self.is_stopping:
             try:
                 latest = data_version()
-            except Exception:  # the checks say so
+            except Exception:  # the checks report it
                 connections.close_all()
                 latest = None
-            # Also once after a change: PostgreSQL's log may be ahead of what is committed.
+            # Also once after a change: PostgreSQL's log may be ahead of the commits.
             had_changed, has_changed = has_changed, latest is None or latest != version
             if has_changed or had_changed or time.monotonic() - looked_at > _LOOK_AGAIN_S:
                 version, looked_at = latest, time.monotonic()
@@ -518,7 +529,7 @@ class _Process:
 
 
 class _Rounds:
-    """Round after round of one part."""
+    """Repeated rounds of one part."""
 
     def __init__(self, part: _Part, slate: _Slate, parent: _Bell, wait: Callable[[float], None]) -> None:
         self.part = part
@@ -530,13 +541,13 @@ class _Rounds:
         keeps = self.step.keeps_place
         self.name = f"{self.host}:{os.getppid()}:{part.number}" if keeps else f"{self.host}:{os.getpid()}"
         self.error = ""
-        self.failed_rounds = 0  # in a row
+        self.failed_rounds = 0  # consecutive
         self.pauses = ReconnectDelay(_SHORTEST_WAIT_S, _LONGEST_WAIT_S, least_s=_SHORTEST_WAIT_S / 2)
         self.is_busy = False
         self.busy_at = time.monotonic()
         self.noted: tuple[float, str] = (float("-inf"), "")
         self.ended_at: float | None = (
-            None  # latest progress: a round that did not fail, or a part of one; seconds since 1970
+            None  # latest progress, in seconds since 1970: a round that did not fail, or a part of one
         )
 
     def is_quiet(self) -> bool:
@@ -569,7 +580,7 @@ class _Rounds:
         return False
 
     def _is_running(self) -> bool:
-        """Return whether a process has the step, or will have it in a moment."""
+        """Return whether the step has a process, or will have one in a moment."""
         return any(map(self.slate.is_wanted, self.part.starts))
 
     def _start_others(self) -> None:
@@ -579,7 +590,10 @@ class _Rounds:
                 self.parent.ring()
 
     def progressed(self) -> None:
-        """Note progress within a round. After a failed round only the end of a round counts, as the next may fail the same way."""
+        """Record progress within a round.
+
+        After a failed round only the end of a round counts, because the next may fail too.
+        """
         self._sign()
         if not self.error:
             self.ended_at = time.time()
@@ -591,21 +605,21 @@ class _Rounds:
     def _went_wrong(self, error: Exception) -> None:
         self.failed_rounds += 1
         text = representable(f"{type(error).__name__}: {error}".strip())[:500]
-        if text.split("\n")[0] != self.error.split("\n")[0]:  # once, however often it comes
+        if text.split("\n")[0] != self.error.split("\n")[0]:  # logged once, however often it occurs
             if isinstance(error, _AWAY):
                 log.error("Step %s waits: %s", self.step.name, text.split("\n")[0])
             else:
                 log.error("Step %s failed: %s", self.step.name, text, exc_info=error)
         self.error = text
-        connections.close_all()  # the next round dials anew
+        connections.close_all()  # the next round reconnects
         self._note(False)
         self._sleep(self.pauses.failed())
 
     def _note(self, is_busy: bool) -> None:
-        """Note in Redis that the step makes progress: without a note for long it is shown as late."""
+        """Record in Redis that the step makes progress: without a record for long, it is shown as late."""
         self.slate.write(self.part.place, failed_rounds=self.failed_rounds)
         if not self.error and any(self.slate.failed_rounds(place) for place in self.part.beside):
-            return  # what that one says of the step stands
+            return  # that process reports on the step
         if self.part.checks_due and self._is_running():
             return
         now = time.monotonic()
@@ -621,16 +635,16 @@ class _Rounds:
             "failed_rounds": self.failed_rounds,
         }
         try:
-            # A round that failed did nothing: `at` stays behind, and the step is shown as late.
+            # A failed round did nothing: `at` is not updated, and the step is shown as late.
             word["at"] = self.ended_at or self._ended_before() or time.time()
             config.store().hset(keys.steps(), self.step.name, json.dumps(word))
         except redis.RedisError as error:
-            log.debug("Step %s could not be noted: %s", self.step.name, error)  # its silence says it
+            log.debug("Step %s could not be noted: %s", self.step.name, error)  # its missing progress is reported
             return
         self.noted = (now, self.error)
 
     def _ended_before(self) -> float | None:
-        """When the process before this one last ended a round."""
+        """Return when the previous process last ended a round."""
         return untrusted.number(untrusted.read_object(config.store().hget(keys.steps(), self.step.name)).get("at"))
 
     def _idle(self, is_busy: bool) -> None:
@@ -640,7 +654,7 @@ class _Rounds:
             now = time.time()
             self._sleep(self.step.every_s - now % self.step.every_s)
         elif not is_busy and self.step.idle_s:
-            # While something is going on, look again soon.
+            # While there is activity, check again soon.
             is_active = time.monotonic() - self.busy_at < 2
             self._sleep(min(self.step.idle_s, 0.02) if is_active else self.step.idle_s)
 

@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -20,11 +21,15 @@ from hypothesis import settings as generated
 from dashboard.setup.engine import Engine
 from tests.kit import durations, endurance, migrated, node, rabbitmq
 from tests.kit.browsing import Browser
+from tests.kit.rabbit_bus import Broker
 from tests.kit.sources import forget_configuration
+from tests.kit.sqs import sqs_server
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 # The examples are the same in every run; under `--endurance` each run draws others.
-generated.register_profile("redrive", deadline=None, derandomize=not endurance.IS_ON)
+generated.register_profile(
+    "redrive", deadline=None, derandomize=not endurance.IS_ON, max_examples=endurance.times(40, 100)
+)
 generated.load_profile("redrive")
 
 IS_STRICT = bool(os.environ.get("REDRIVE_STRICT"))  # `manage.py test --strict`: nothing may be left out
@@ -44,6 +49,11 @@ def pytest_configure(config):
         config.pluginmanager.register(durations.Recorder(Path(folder)))
     # A real hash takes a third of a second, and half of the tests of pages log somebody in. Whole desks keep theirs.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    # For all tests: what each of them sets anew sends signals, and makes every look at a setting longer.
+    settings.REDRIVE = settings.REDRIVE | {"TEST_BACKENDS": ("memory",)}
+    settings.STORAGES = settings.STORAGES | {
+        "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+    }
 
 
 def pytest_collection_finish():
@@ -60,6 +70,12 @@ def pytest_runtest_makereport(item, call):
     if not any(item.get_closest_marker(name) for name in ("server", "browser", "extras")):
         return _fail_skipped(report, "Only a test marked server, browser or extras may be skipped.")
     return _fail_skipped(report, STRICT) if IS_STRICT else report
+
+
+def pytest_runtest_logreport(report):
+    """Name a failure at once where processes share the tests: who stops the run has no summary."""
+    if report.failed and hasattr(report, "node"):
+        print(f"\n{report.nodeid} failed in its {report.when}", flush=True)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,23 +102,26 @@ def _rank(path, spent, count, needs_servers):
     place = path.relative_to(Path(__file__).parents[1])
     # The main journey brings the desk's dead jobs back: the other journeys need some.
     empties = path.name == "test_main_journey.py"
-    seconds = spent.get(place.as_posix(), count * (1 if needs_servers else 0.1))
+    seconds = spent.get(place.as_posix(), count * (10 if needs_servers else 0.1))
     return path.name != "test_incident.py", place.parts[1] != "journeys", empties, -seconds, place
 
 
 def _is_part(item):
     marks = {mark.name for mark in item.iter_markers()}
-    if not os.environ.get("REDRIVE_ENDURANCE") and ("endurance" in marks or _is_of_another_major(item, marks)):
+    if not endurance.IS_ON and ("endurance" in marks or _is_a_further_version(item, marks)):
         return False
     if connection.vendor == "sqlite":
         return "postgresql" not in marks
     return "postgresql" in marks or (not marks & {"sqlite", "server", "browser"} and _is_of_a_database(item.nodeid))
 
 
-def _is_of_another_major(item, marks):
-    """Return whether it is a particular of BullMQ on another major than the latest: there, only contracts are part of an ordinary run."""
+def _is_a_further_version(item, marks):
+    """Return whether it is a particular on another major of BullMQ than the latest, or of held jobs on RabbitMQ: there, only
+    contracts are part of an ordinary run.
+    """
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return "contract" not in marks and parameters.get("bull", node.MAJORS[-1]) != node.MAJORS[-1]
+    others = parameters.get("bull", node.MAJORS[-1]) != node.MAJORS[-1] or parameters.get("shop") == "amqp"
+    return "contract" not in marks and others
 
 
 def _is_of_a_database(nodeid):
@@ -151,6 +170,17 @@ def rabbit_node(tmp_path_factory):
     running.stop()
 
 
+@pytest.fixture(scope="module")
+def rabbit_host(rabbit_node, request):
+    """A virtual host of that RabbitMQ, for one file alone: queues of the same names are others there."""
+    management, name = Broker(rabbit_node), request.path.stem
+    management.request("PUT", f"/api/vhosts/{name}")
+    management.request("PUT", f"/api/permissions/{name}/redrive", {"configure": ".*", "write": ".*", "read": ".*"})
+    url = f"{rabbit_node.url.removesuffix('//')}/{name}"
+    yield SimpleNamespace(url=url, management_url=rabbit_node.management_url)
+    management.request("DELETE", f"/api/vhosts/{name}")
+
+
 @pytest.fixture
 def store(engine, settings):
     """Redrive's store, empty: the engine's database 0, and the settings that point at it."""
@@ -158,10 +188,8 @@ def store(engine, settings):
 
     client = redis.Redis.from_url(engine.url)
     client.flushall()
-    settings.REDRIVE = settings.REDRIVE | {"REDIS_URL": engine.url}
-    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": ""}
-    settings.REDRIVE = settings.REDRIVE | {"CELERY_BROKER_URL": ""}
-    settings.REDRIVE = settings.REDRIVE | {"SOURCES": ""}
+    nothing = dict.fromkeys(("DEMO_BROKER_URL", "CELERY_BROKER_URL", "SOURCES"), "")
+    settings.REDRIVE = settings.REDRIVE | nothing | {"REDIS_URL": engine.url}
     forget_configuration(config)
     yield client
     client.close()
@@ -177,11 +205,6 @@ def installation(settings):
     trust.forget()
 
     settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
-    settings.REDRIVE = settings.REDRIVE | {"TEST_BACKENDS": ("memory",)}
-    settings.STORAGES = {
-        **settings.STORAGES,
-        "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
-    }
     config.payload_keys.cache_clear()
 
 

@@ -246,7 +246,22 @@ def test_what_others_depend_on_stays_as_it_is(name, settings, request):
     path = PINNED / f"{name}.json"
     if os.environ.get("WRITE_PINS"):
         path.write_text(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
-    assert found == json.loads(path.read_text())
+    changed = sorted(differing(json.loads(path.read_text()), found))
+    assert not changed, "\n".join(
+        [f"If it is meant: WRITE_PINS=1 python3 manage.py test tests/test_pinned.py -k {name}", *changed]
+    )
+
+
+ABSENT = "(absent)"
+
+
+def differing(before, after, path=""):
+    """Yield the path of each value that is not the same."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before.keys() | after.keys():
+            yield from differing(before.get(key, ABSENT), after.get(key, ABSENT), f"{path}/{key}")
+    elif before != after:
+        yield f"{path or '/'}: {str(before)[:200]} is now {str(after)[:200]}"
 
 
 def test_no_two_shapes_of_the_api_have_one_name():

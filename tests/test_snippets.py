@@ -260,6 +260,7 @@ def test_a_call_that_does_not_exist_is_noticed():
 # Configuration, Python, searches.
 
 MADE_BY_A_PAGE = ("redis_lists",)  # docs/how-to/add-a-source.md, which tests/sources/test_how_to.py runs
+OF_STRICT = ("dramatiq",)  # installed by `--strict` alone; tests/foreign/dramatiq_shop.py runs its block
 
 
 def test_each_source_of_a_block_passes_the_check_of_the_configuration():
@@ -301,8 +302,15 @@ def test_each_block_of_python_compiles_and_what_it_imports_exists(monkeypatch):
     assert count >= 12
 
 
+def test_the_middleware_for_dramatiq_is_the_one_that_workers_of_the_tests_run():
+    (page,) = [one.text for one in snippets() if "StoreLastError" in one.text]
+    shop = ast.parse((ROOT / "tests/foreign/dramatiq_shop.py").read_text())
+    run = {ast.dump(one) for one in shop.body if isinstance(one, ast.Import | ast.Assign | ast.ClassDef)}
+    assert [ast.unparse(one) for one in ast.parse(page).body[:-1] if ast.dump(one) not in run] == []
+
+
 def _is_importable(module: str, name: str = "") -> bool:
-    if {*module.split("."), name} & set(MADE_BY_A_PAGE):
+    if {*module.split("."), name} & {*MADE_BY_A_PAGE, *OF_STRICT}:
         return True
     try:
         if importlib.util.find_spec(module) is None:

@@ -107,6 +107,237 @@ class Redrive:
         """
         return self._call("GET", "/api/audit", {"after": after, "limit": limit})
 
+    def list_automations(self) -> Any:
+        """`GET /api/automations`
+
+        Return the automations, by name.
+        """
+        return self._call("GET", "/api/automations", {})
+
+    def create_automation(
+        self,
+        *,
+        name: str,
+        act: Any = None,
+        cap_per_hour: int | None = None,
+        cooldown_s: int | None = None,
+        expires_at: str | None = None,
+        min_jobs: int | None = None,
+        note: str | None = None,
+        q: str | None = None,
+        quiet_s: int | None = None,
+        rule: str | None = None,
+        source: str | None = None,
+    ) -> Any:
+        """`POST /api/automations`
+
+        Create an automation in dry run: it does nothing until it is enabled.
+        """
+        return self._call(
+            "POST",
+            "/api/automations",
+            {},
+            _given(
+                act=act,
+                cap_per_hour=cap_per_hour,
+                cooldown_s=cooldown_s,
+                expires_at=expires_at,
+                min_jobs=min_jobs,
+                name=name,
+                note=note,
+                q=q,
+                quiet_s=quiet_s,
+                rule=rule,
+                source=source,
+            ),
+        )
+
+    def preview_automation(
+        self,
+        *,
+        act: Any = None,
+        cap_per_hour: int | None = None,
+        cooldown_s: int | None = None,
+        expires_at: str | None = None,
+        min_jobs: int | None = None,
+        note: str | None = None,
+        q: str | None = None,
+        quiet_s: int | None = None,
+        rule: str | None = None,
+        source: str | None = None,
+    ) -> Any:
+        """`POST /api/automations/dry-run`
+
+        Return what such an automation would have done in the last 7 days, and would do now. Changes nothing.
+        """
+        return self._call(
+            "POST",
+            "/api/automations/dry-run",
+            {},
+            _given(
+                act=act,
+                cap_per_hour=cap_per_hour,
+                cooldown_s=cooldown_s,
+                expires_at=expires_at,
+                min_jobs=min_jobs,
+                note=note,
+                q=q,
+                quiet_s=quiet_s,
+                rule=rule,
+                source=source,
+            ),
+        )
+
+    def stop_automations(self, *, reason: str | None = None) -> Any:
+        """`POST /api/automations/stop-all`
+
+        Return every automation to dry run where the viewer is operator. Started replays continue.
+        """
+        return self._call("POST", "/api/automations/stop-all", {}, _given(reason=reason))
+
+    def delete_automation(self, name: str) -> Any:
+        """`DELETE /api/automations/{name}`
+
+        Delete an automation in dry run, with its diary.
+        """
+        return self._call("DELETE", f"/api/automations/{quote(str(name), safe='')}", {})
+
+    def get_automation(self, name: str) -> Any:
+        """`GET /api/automations/{name}`
+
+        Get Automation
+        """
+        return self._call("GET", f"/api/automations/{quote(str(name), safe='')}", {})
+
+    def change_automation(
+        self,
+        name: str,
+        *,
+        expected_version: int,
+        act: Any = None,
+        cap_per_hour: int | None = None,
+        cooldown_s: int | None = None,
+        expires_at: str | None = None,
+        min_jobs: int | None = None,
+        note: str | None = None,
+        q: str | None = None,
+        quiet_s: int | None = None,
+        rule: str | None = None,
+        source: str | None = None,
+    ) -> Any:
+        """`PUT /api/automations/{name}`
+
+        Change an automation; an omitted field has its default. It goes back to dry run.
+        """
+        return self._call(
+            "PUT",
+            f"/api/automations/{quote(str(name), safe='')}",
+            {},
+            _given(
+                act=act,
+                cap_per_hour=cap_per_hour,
+                cooldown_s=cooldown_s,
+                expected_version=expected_version,
+                expires_at=expires_at,
+                min_jobs=min_jobs,
+                note=note,
+                q=q,
+                quiet_s=quiet_s,
+                rule=rule,
+                source=source,
+            ),
+        )
+
+    def approve_automation(self, name: str, *, expected_version: int, reason: str | None = None) -> Any:
+        """`POST /api/automations/{name}/approve`
+
+        Approve, as the second person, an automation that discards, at the version that you read.
+        """
+        return self._call(
+            "POST",
+            f"/api/automations/{quote(str(name), safe='')}/approve",
+            {},
+            _given(expected_version=expected_version, reason=reason),
+        )
+
+    def list_automation_decisions(self, name: str, *, after: str | None = None, limit: int | None = None) -> Any:
+        """`GET /api/automations/{name}/diary`
+
+        Return its decisions, latest first; of older than 500, only what bounds the next action is stored.
+        """
+        return self._call(
+            "GET",
+            f"/api/automations/{quote(str(name), safe='')}/diary",
+            {"after": after, "limit": limit},
+        )
+
+    def disable_automation(self, name: str, *, reason: str | None = None) -> Any:
+        """`POST /api/automations/{name}/disable`
+
+        Return it to dry run. Started replays continue.
+        """
+        return self._call("POST", f"/api/automations/{quote(str(name), safe='')}/disable", {}, _given(reason=reason))
+
+    def dry_run_automation(self, name: str) -> Any:
+        """`POST /api/automations/{name}/dry-run`
+
+        Return what it would have done in the last 7 days, and would do now. Changes nothing.
+        """
+        return self._call("POST", f"/api/automations/{quote(str(name), safe='')}/dry-run", {})
+
+    def enable_automation(self, name: str, *, expected_version: int | None = None, reason: str | None = None) -> Any:
+        """`POST /api/automations/{name}/enable`
+
+        Let it act, with your rights. One that discards awaits the approval of another operator.
+        """
+        return self._call(
+            "POST",
+            f"/api/automations/{quote(str(name), safe='')}/enable",
+            {},
+            _given(expected_version=expected_version, reason=reason),
+        )
+
+    def reset_automation(self, name: str, *, reason: str | None = None) -> Any:
+        """`POST /api/automations/{name}/reset`
+
+        Make a tripped automation live again.
+        """
+        return self._call("POST", f"/api/automations/{quote(str(name), safe='')}/reset", {}, _given(reason=reason))
+
+    def list_breakers(self) -> Any:
+        """`GET /api/breakers`
+
+        Return the breakers of policies in force and those in the store, the ones that hold jobs first.
+        """
+        return self._call("GET", "/api/breakers", {})
+
+    def get_breaker(self, name: str, *, source: str | None = None) -> Any:
+        """`GET /api/breakers/{name}`
+
+        Return a breaker with its history. `source` where several sources have one of this name.
+        """
+        return self._call("GET", f"/api/breakers/{quote(str(name), safe='')}", {"source": source})
+
+    def force_breaker(
+        self,
+        name: str,
+        *,
+        as_: str,
+        for_s: int | None = None,
+        reason: str | None = None,
+        source: str | None = None,
+    ) -> Any:
+        """`POST /api/breakers/{name}/force`
+
+        Force a breaker open (jobs are held) or closed (jobs start), or return it to automatic.
+        """
+        return self._call(
+            "POST",
+            f"/api/breakers/{quote(str(name), safe='')}/force",
+            {},
+            _given(**{"as": as_}, for_s=for_s, reason=reason, source=source),
+        )
+
     def list_channels(self) -> Any:
         """`GET /api/channels`
 
@@ -203,6 +434,20 @@ class Redrive:
         """
         return self._call("POST", f"/api/deliveries/{quote(str(delivery_id), safe='')}/resend", {})
 
+    def list_dependencies(self) -> Any:
+        """`GET /api/dependencies`
+
+        Return the hosts and services that failed jobs, what fails most now first; at most 200.
+        """
+        return self._call("GET", "/api/dependencies", {})
+
+    def get_dependency(self, name: str) -> Any:
+        """`GET /api/dependencies/{name}`
+
+        Get Dependency
+        """
+        return self._call("GET", f"/api/dependencies/{quote(str(name), safe='')}", {})
+
     def get_depth(
         self,
         *,
@@ -253,12 +498,14 @@ class Redrive:
         """
         return self._call("POST", "/api/failures/bulk/next", {}, _given(next=next))
 
-    def export_failures(self, *, q: str | None = None, form: str | None = None) -> Any:
+    def export_failures(self, *, q: str | None = None, form: str | None = None, columns: str | None = None) -> Any:
         """`GET /api/failures/export`
 
-        Export all matching failures as JSON lines or CSV, latest first. Arguments are redacted.
+        Export all matching failures as JSON lines or CSV, latest first. Arguments are redacted. `columns`: names
+        separated by commas, such as task,failed_at; id, source and queue are always included. By default all
+        columns but trace_id.
         """
-        return self._call("GET", "/api/failures/export", {"q": q, "form": form})
+        return self._call("GET", "/api/failures/export", {"q": q, "form": form, "columns": columns})
 
     def list_facets(self, *, q: str | None = None) -> Any:
         """`GET /api/failures/facets`
@@ -389,6 +636,8 @@ class Redrive:
         *,
         groups: Any,
         assignee: str | None = None,
+        dependency: str | None = None,
+        issue_url: str | None = None,
         muted_until: str | None = None,
         muted_until_count: int | None = None,
         note: str | None = None,
@@ -406,7 +655,9 @@ class Redrive:
             {},
             _given(
                 assignee=assignee,
+                dependency=dependency,
                 groups=groups,
+                issue_url=issue_url,
                 muted_until=muted_until,
                 muted_until_count=muted_until_count,
                 note=note,
@@ -483,6 +734,8 @@ class Redrive:
         fingerprint: str,
         *,
         assignee: str | None = None,
+        dependency: str | None = None,
+        issue_url: str | None = None,
         muted_until: str | None = None,
         muted_until_count: int | None = None,
         note: str | None = None,
@@ -492,7 +745,8 @@ class Redrive:
     ) -> Any:
         """`PATCH /api/groups/{fingerprint}`
 
-        Change state, mute limits, assignee (a username; "" for no one), note or runbook of a group.
+        Change state, mute limits, assignee (a username; "" for no one), note, runbook, issue or dependency of a
+        group.
         """
         return self._call(
             "PATCH",
@@ -500,6 +754,8 @@ class Redrive:
             {},
             _given(
                 assignee=assignee,
+                dependency=dependency,
+                issue_url=issue_url,
                 muted_until=muted_until,
                 muted_until_count=muted_until_count,
                 note=note,
@@ -526,7 +782,7 @@ class Redrive:
     def list_pauses(self, *, ended: bool | None = None) -> Any:
         """`GET /api/pauses`
 
-        Return what is paused, latest first; with `ended` the latest 200 pauses that ended.
+        List open pauses, latest first; with `ended`, the latest 200 that ended.
         """
         return self._call("GET", "/api/pauses", {"ended": ended})
 
@@ -535,28 +791,32 @@ class Redrive:
         *,
         reason: str,
         source: str,
+        dependency: str | None = None,
         for_s: int | None = None,
         queue: str | None = None,
         task: str | None = None,
+        tenant: str | None = None,
     ) -> Any:
         """`POST /api/pauses`
 
-        Pause a queue or a task: within two seconds guarded workers start none of its jobs. 409 if it is paused
-        already.
+        Pause a queue, task, tenant or dependency: guarded workers stop starting its jobs within two seconds. 409 if
+        it is already paused.
         """
         return self._call(
             "POST",
             "/api/pauses",
             {},
-            _given(for_s=for_s, queue=queue, reason=reason, source=source, task=task),
+            _given(
+                dependency=dependency, for_s=for_s, queue=queue, reason=reason, source=source, task=task, tenant=tenant
+            ),
         )
 
-    def resume_pause(self, pause_id: int, body: Any) -> Any:
+    def resume_pause(self, pause_id: int, *, pace: str | None = None) -> Any:
         """`POST /api/pauses/{pause_id}/resume`
 
-        End the pause. All that waits starts as fast as workers take it: a pace is refused.
+        End the pause. Waiting jobs start as fast as workers take them, or at the careful pace of its breakers.
         """
-        return self._call("POST", f"/api/pauses/{quote(str(pause_id), safe='')}/resume", {}, body)
+        return self._call("POST", f"/api/pauses/{quote(str(pause_id), safe='')}/resume", {}, _given(pace=pace))
 
     def list_policies(self) -> Any:
         """`GET /api/policies`
@@ -1082,9 +1342,17 @@ class Redrive:
     def file_refused_reports(self, source: str) -> Any:
         """`POST /api/sources/{source}/file`
 
-        File the stored unsigned reports of a source.
+        File the stored unsigned and unfiled reports of a source.
         """
         return self._call("POST", f"/api/sources/{quote(str(source), safe='')}/file", {})
+
+    def merge_source(self, source: str, *, into: str) -> Any:
+        """`POST /api/sources/{source}/merge`
+
+        Move the failures of a source that is not configured into one that is, and remove it. Needs an admin of
+        every source.
+        """
+        return self._call("POST", f"/api/sources/{quote(str(source), safe='')}/merge", {}, _given(into=into))
 
     def list_saved_views(self) -> Any:
         """`GET /api/views`

@@ -1,1 +1,1 @@
-"""Pages of alerts: the list, one alert with its acts, runbooks, and the calls of alerts and their rules."""
+"""Pages and API calls of alerts: the list, one alert with its acts, runbooks, and alert rules."""

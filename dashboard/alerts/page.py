@@ -1,4 +1,4 @@
-"""The page of one alert: its state in a sentence, its timeline with the notifications, and similar alerts."""
+"""The page of an alert: its state as a sentence, a timeline with notifications, and similar alerts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from dashboard.alerts import words as alert_words
+from dashboard.groups import listing as group_list
 from dashboard.groups import page as group_page
 from dashboard.web import links
 from dashboard.web.figures import duration, number
@@ -25,11 +26,11 @@ from jobs_admin.models.alert import AlertState
 from jobs_admin.models.group import GroupState
 from jobs_admin.notices import DeliveryRow
 from jobs_admin.queues import rates
-from jobs_admin.replays import Outlook, prognosis
+from jobs_admin.replays import Outlook, ReadyJobs, prognosis
 
-MOST_NAMED = 6  # alerts of one notification, in a line of the timeline
+MOST_NAMED = 6  # alerts of one notification listed on a line of the timeline
 
-# What a transition is called on the timeline.
+# Labels of transitions on the timeline.
 _TO = {
     AlertState.PENDING: "pending",
     AlertState.FIRING: "fired",
@@ -37,7 +38,7 @@ _TO = {
     AlertState.SILENCED: "silenced",
     AlertState.RESOLVED: "resolved",
 }
-# How a delivery stands: (tone, words).
+# States of a delivery: (tone, text).
 _DELIVERIES = {
     "waiting": ("retrying", "not sent yet"),
     "sending": ("replaying", "sending"),
@@ -48,31 +49,31 @@ _DELIVERIES = {
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """One delivery of a notice."""
+    """Delivery of a notice."""
 
     channel: str
     tone: str
     words: str
     at: datetime | None
-    why: str  # it did not arrive, hostile text
+    why: str  # why it failed, untrusted text
 
 
 @dataclass(slots=True)
 class Step:
-    """A line of the timeline: the events of one moment, of one alert or of several in the same notification."""
+    """Line of the timeline: simultaneous events of one alert, or of several in one notification."""
 
     at: datetime
     words: str
     tone: str
     reason: str
     actor: str
-    of: list[tuple[str, str]] = field(default_factory=list)  # (whose, "" where it is only this alert; value)
-    more: int = 0  # others that it happened to
+    of: list[tuple[str, str]] = field(default_factory=list)  # (subject, "" for this alert alone; value)
+    more: int = 0  # number of further alerts with this event
     notified: list[Notified] = field(default_factory=list)
 
 
 def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[DeliveryRow], now: datetime) -> list[Step]:
-    """Return the transitions and the reminders, latest first, each with its deliveries."""
+    """Return transitions and reminders, latest first, each with its deliveries."""
     by_notice: dict[int, list[DeliveryRow]] = {}
     for delivery in deliveries:
         by_notice.setdefault(delivery.notice_id, []).append(delivery)
@@ -83,13 +84,13 @@ def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[Deliv
         is_undo = event.is_undo
         moment = (event.at.replace(microsecond=0), event.to, event.actor, event.reason if is_alone or is_undo else "")
         step = moments.setdefault(moment, _step(event))
-        if step.reason != event.reason and not is_undo:  # each has its own, which says what its value says
+        if step.reason != event.reason and not is_undo:  # reasons differ only in the values, which are listed
             step.reason = ""
         if len(step.of) < MOST_NAMED:
             step.of.append(_whose(event, alert, is_alone))
         else:
             step.more += 1
-        # A notice about several stands by the first of them that it tells of.
+        # A notice about several alerts is shown at the first of its transitions.
         if event.notice_id is not None:
             step.notified += [_notified(one, now) for one in by_notice.pop(event.notice_id, [])]
     shown = [*moments.values(), *(_repeated_notice(found, now) for found in by_notice.values())]
@@ -105,13 +106,13 @@ def _step(event: AlertEvent) -> Step:
 
 
 def _whose(event: AlertEvent, alert: Alert, is_alone: bool) -> tuple[str, str]:
-    # Alerts of one notification are of one rule.
+    # Alerts of one notification have the same rule.
     value = alert_words.in_unit(event.value, alert.rule.metric) if event.value is not None else ""
     return ("" if is_alone else alert_words.where(event.alert), value)
 
 
 def _repeated_notice(found: list[DeliveryRow], now: datetime) -> Step:
-    """A notice that belongs to no transition: a reminder, or an escalation."""
+    """Return the line of a notice without a transition: a reminder or an escalation."""
     at = min(one.created_at for one in found)
     return Step(at, "notified again", "replaying", "", "", notified=[_notified(one, now) for one in found])
 
@@ -145,7 +146,7 @@ def sentence(alert: Alert, now: datetime) -> str:
 
 
 def acknowledged(done: Acknowledgement, left: int) -> str:
-    """Return the answer to an acknowledgement. `left`: alerts of the notification that were not acknowledged."""
+    """Return the message after an acknowledgement. `left`: alerts of the notification that were not acknowledged."""
     condition = alert_words.condition(done.alert)
     if len(done.changed) > 1:
         many = number(len(done.changed))
@@ -157,7 +158,7 @@ def acknowledged(done: Acknowledgement, left: int) -> str:
 
 
 def unacknowledged(done: Acknowledgement) -> str:
-    """Return the answer to an undo: how many alerts call again, and what resumes by their rule."""
+    """Return the message after an undo: how many alerts notify again, and what resumes by their rule."""
     count, rule = len(done.changed), done.alert.rule
     again = "1 alert is" if count == 1 else f"{number(count)} alerts are"
     resumes = {
@@ -180,31 +181,33 @@ def _who(alert: Alert) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Links about all queues that one notification covers, beside those about the queue of the page."""
+    """Links for all queues of one notification, in addition to those of the page's queue."""
 
     count: int
     failures_url: str
-    replay_url: str  # empty where the act is to readmit
+    replay_url: str  # "" if the act is to release from quarantine, or no job can be replayed
+    ready: ReadyJobs | None  # None if the viewer may not replay
 
 
-def shared(queues: Sequence[str], failures_url: str, replay_url: str) -> Shared:
-    return Shared(min(len(queues), MOST_QUEUES), failures_url, replay_url)
+def shared(queues: Sequence[str], failures_url: str, replay_url: str, ready: ReadyJobs | None) -> Shared:
+    can_replay = ready is not None and ready.count
+    return Shared(min(len(queues), MOST_QUEUES), failures_url, replay_url if can_replay else "", ready)
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """An earlier episode, and what was done then."""
+    """Earlier episode, and the response to it."""
 
     alert: Alert
     url: str
     condition: str
     lasted_s: float | None
     acknowledged: str
-    replays: list[tuple[str, str]]  # words, url
+    replays: list[tuple[str, str]]  # (text, URL)
 
 
 def before(found: Iterable[Any]) -> list[Before]:
-    """`found`: earlier alerts of the same rule, source and subject; `replays` on each where some were started then."""
+    """Return earlier episodes and their replays. `found`: alerts of the same rule, source and subject."""
     shown = []
     for alert in found:
         ended = alert.resolved_at
@@ -220,21 +223,15 @@ def before(found: Iterable[Any]) -> list[Before]:
     return shown
 
 
-# --- why it fires ------------------------------------------------------------------------------------------------
+# --- cause --------------------------------------------------------------------------------------------------------
 
-_NEW_WITHIN = timedelta(hours=1)  # before the condition was met: a group first seen then may be its cause
+_NEW_WITHIN = timedelta(hours=1)  # a group first seen within this time before the condition was met may be its cause
 _PARTICULAR = (GroupState.REGRESSED, GroupState.MUTED, GroupState.RESOLVED)
-# Of alerts that are not about failing jobs, by metric: what the condition means, and what to do.
-_WITHOUT_FAILURES = {
-    "unreachable": "While {source} does not answer, its queues are not sampled and nothing can be replayed there.",
-    "stalled_s": "A step makes no progress: failures may not be filed, and replays may not be sent.",
-    "ingest_lag_s": "Failed jobs are captured, but not filed yet: the numbers on this desk are too low.",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """A group behind the alert, in words."""
+    """Group behind the alert, as text."""
 
     group: Group
     url: str
@@ -242,20 +239,22 @@ class Error:
     jobs: int
     tenants: str
     is_failing: bool
-    rate: str  # while it is failing; "" where that is not counted per source
+    rate: str  # rate while it is failing; "" if not counted per source
     is_new: bool
-    standing: SafeString | str  # "" where it is nothing particular
-    prognosis: str  # why its jobs would fail again, unless that is only that it is failing now
+    standing: SafeString | str  # "" for an ordinary state
+    prognosis: str  # why its jobs would fail again, unless only because it is failing now
+    called: list[SafeString]  # dependencies that failed its jobs, with links
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """The replay beside the errors."""
+    """Replay offered beside the errors."""
 
-    advice: str  # a sentence, what to do now
-    words: str  # "Review and replay 1,752 jobs"; empty where there is nothing to replay
+    advice: str  # sentence that recommends the next step
+    words: str  # "Review and replay 1,752 jobs"; "" without dead jobs
     is_primary: bool
-    left_out: str  # jobs that its preview excludes, in a sentence; "" for none
+    left_out: str  # sentence about jobs that the preview excludes; "" for none
+    is_replay: bool = True  # False: no job can be replayed, and the link leads to the dead jobs
 
 
 def errors(found: Causes, alert: Alert, now: datetime) -> list[Error]:
@@ -283,6 +282,7 @@ def _error(cause: Cause, alert: Alert, now: datetime) -> Error:
         group.first_seen >= alert.opened_at - _NEW_WITHIN,
         group_page.standing(group, now) if group.state in _PARTICULAR else "",
         known.reason if known is not None and known.code != prognosis.STILL_FAILING else "",
+        [group_list.called(one) for one in cause.dependencies],
     )
 
 
@@ -291,37 +291,36 @@ def _is_failing(cause: Cause, now: datetime) -> bool:
 
 
 def act(found: Causes, alert: Alert, now: datetime, outlook: Outlook | None, *, may_act: bool) -> Act:
-    """Return the replay that is right now, or what is instead. `outlook`: None for a viewer who
-    may not replay.
-    """
+    """Return the recommended replay, or the alternative. `outlook`: None for a viewer who may not replay."""
     if not found.dead:
         return Act("No dead jobs to replay.", "", False, "")
     replayable = outlook.replayable if outlook else None
-    many = replayable or found.dead
-    words = f"Review and replay {_jobs(alert, None if replayable is None else many)}"
+    is_replay = replayable != 0
+    words = f"Review and replay {_jobs(alert, replayable)}" if is_replay else f"Review {_jobs(alert, found.dead)}"
     left_out = _left_out(found.dead, outlook) if outlook and replayable else ""
     quiet = _quiet_acts(alert) if may_act else ""
     these, occur = ("This error", "occurs") if len(found.leading) == 1 else ("The leading errors", "occur")
     still = [one for one in found.leading if _is_failing(one, now)]
     if any(one.per_minute is None or one.per_minute >= rates.LOUD_PER_MIN for one in still):
         advice = f"{these} still {occur}: a replay now would likely fail again.{quiet}"
-        return Act(advice, words, False, left_out)
-    if outlook and replayable == 0 and not outlook.excluded:
-        return Act("None of these jobs can be replayed now: the preview lists the reasons.", words, False, "")
-    if replayable == 0:
-        these = "This job" if many == 1 else f"All {_jobs(alert, many)}"
+        return Act(advice, words, False, left_out, is_replay)
+    if outlook and not is_replay and not outlook.excluded:
+        why = outlook.reason or "the preview lists the reasons"
+        return Act(f"None of these jobs can be replayed now: {why}.", words, False, "", is_replay)
+    if not is_replay:
+        these = "This job" if found.dead == 1 else f"All {_jobs(alert, found.dead)}"
         advice = f"{these} would likely fail again: fix the cause first, then replay.{quiet}"
-        return Act(advice, words, False, "")
+        return Act(advice, words, False, "", is_replay)
     ended = f"{these} {occur} only now and then." if still else f"{these} ha{'s' if occur == 'occurs' else 've'} ended."
     return Act(ended, words, True, left_out)
 
 
 def _left_out(dead: int, outlook: Outlook) -> str:
-    """Return how many of the dead jobs the preview excludes, and why, in sentences; "" for none."""
-    blocked = dead - (outlook.replayable or 0) - outlook.excluded
+    """Return sentences about dead jobs that are not in the replay, with their number and reason; "" for none."""
     counted = (
         (outlook.excluded, "excluded: likely to fail again"),
-        (blocked, "blocked: the preview lists the reasons"),
+        (outlook.blocked, "blocked: the preview lists the reasons"),
+        (dead - (outlook.replayable or 0) - outlook.excluded - outlook.blocked, "not included: died before this alert"),
     )
     return " ".join(f"{number(n)} job{' is' if n == 1 else 's are'} {words}." for n, words in counted if n > 0)
 
@@ -357,17 +356,12 @@ def outcomes(counts: Counter[str]) -> Outcomes:
     return Outcomes(total, [(name, counts[name]) for name in _OUTCOMES if counts[name]], counts["dead"])
 
 
-def without_failures(alert: Alert) -> str:
-    """Return what an alert means that is not about failing jobs, in a sentence; "" for others."""
-    return _WITHOUT_FAILURES.get(alert.rule.metric, "").format(source=alert.source)
-
-
 @dataclass(frozen=True, slots=True)
 class GrownGroup:
     title: str
     url: str
     count: int
-    part: str  # 0 to 100, of the largest
+    part: str  # 0 to 100, relative to the largest
 
 
 def grown_groups(found: Sequence[RisenGroup]) -> list[GrownGroup]:

@@ -1,4 +1,4 @@
-"""The metric of an alert around its moment: a line, the threshold across it, what happened as upright lines, gaps."""
+"""Chart of an alert's metric around its time: a line, the threshold, vertical marks for events, and gaps."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from jobs_admin.queues.depths import Point
 BEFORE = timedelta(minutes=30)
 AFTER = timedelta(minutes=15)
 MOST_POINTS = 400
-MOST_ROWS = 60  # of the table
+MOST_ROWS = 60  # rows of the table
 MOST_MARKS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened, as an upright line and as a line of text below."""
+    """Event, as a vertical mark and as a line of text below."""
 
     at: datetime
     x: float
     words: str
     url: str
-    kind: str  # a class: own, or alert, replay, policy, release
+    kind: str  # CSS class: own, or alert, replay, policy, release
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,19 @@ class Gap:
 @dataclass(frozen=True, slots=True)
 class Picture:
     name: str
-    words: str  # all of it in a sentence
-    line: str  # path
+    words: str  # description of all as a sentence
+    line: str  # SVG path
     area: str
     threshold_y: int | None
     threshold: str
-    levels: list[str]  # words of the axis: top, half, ground
-    begins: str  # "since 17:41, when sampling began", where the history is younger than the time around the alert
+    levels: list[str]  # axis labels: top, half, ground
+    begins: str  # "since 17:41, when sampling began", if the history begins after the chart's start
     marks: list[Mark]
     gaps: list[Gap]
     ticks: list[charts.Tick]
-    rows: list[tuple[datetime, str]]  # the latest first
-    chart: str  # what is read out
-    is_of_metric: bool  # else it is the dead jobs of the queue, and has no threshold
+    rows: list[tuple[datetime, str]]  # latest first
+    chart: str  # values for charts.js, as JSON
+    is_of_metric: bool  # False: shows the queue's dead jobs, without a threshold
 
     @property
     def is_empty(self) -> bool:
@@ -65,23 +65,23 @@ class Picture:
 
 
 def is_of_queue(alert: Alert) -> bool:
-    """Return whether the alert is about a queue. A source, a view and the desk have no depth."""
+    """Return whether the alert is about a queue. Sources, views and the desk have no depth."""
     return bool(alert.source and alert.subject) and alert.rule.measure.subject is not Subject.VIEW
 
 
 def has_history(alert: Alert) -> bool:
-    """Return whether history has samples of the rule's metric, or of one that contains it."""
+    """Return whether the history has samples of the rule's metric, or of one that contains it."""
     return is_of_queue(alert) and alert.rule.measure.link is not Link.QUARANTINE
 
 
 def wider_than_rule(alert: Alert) -> str:
-    """Return a sentence on what the picture shows beyond the scope of the rule; "" if nothing."""
+    """Return a sentence on what the chart shows beyond the rule's scope; "" if nothing."""
     narrow = wording.narrowed(alert.rule)
     return f"The rule counts only jobs of {narrow}; the chart shows the whole queue." if narrow else ""
 
 
 def span(alert: Alert, now: datetime) -> tuple[datetime, datetime]:
-    """From half an hour before it was true until a quarter after it ended, or until now."""
+    """Return the time range: half an hour before the condition was met until a quarter after it ended, or until now."""
     until = min(now, alert.resolved_at + AFTER) if alert.resolved_at else now
     return alert.opened_at - BEFORE, until
 
@@ -94,7 +94,7 @@ def picture(
     since: datetime,
     until: datetime,
 ) -> Picture:
-    """Draw the rule's metric if it is stored per queue; else the queue's dead jobs, without a threshold."""
+    """Draw the rule's metric if it is stored per queue; otherwise the queue's dead jobs, without a threshold."""
     measure = alert.rule.measure
     is_of_metric = measure.subject is Subject.QUEUE and measure.history is not None and not alert.rule.is_narrowed
     read = measure.history if is_of_metric else METRICS["dead"].history
@@ -104,7 +104,7 @@ def picture(
         since, gaps = min(began, alert.opened_at), [gap for gap in gaps if gap.reason != depths.BEFORE]
     rows = [_row(point) for point in points]
     values = [(_time(point.at), value) for point, value in zip(points, read(rows), strict=True)]
-    # A gap breaks the line: what was before is not joined to what came after.
+    # A gap breaks the line, so that the values before and after are not joined.
     breaks: list[tuple[datetime, float | None]] = [(_time(gap.since), None) for gap in gaps]
     line = sorted([*values, *breaks], key=lambda value: value[0])
     drawn = _draw(
@@ -120,7 +120,7 @@ def _sampling_began(gaps: Sequence[depths.Gap], since: datetime) -> datetime | N
 
 
 def _row(point: Point) -> Row:
-    """A point as the history of a metric reads it. What was judged was each sample; of a folded step its highest."""
+    """Return a value as the history of a metric reads it. Samples were evaluated; of a rolled-up step the highest."""
     dead = point.dead if point.dead_max is None else point.dead_max
     oldest = None if point.oldest_dead_age_s is None else point.at - point.oldest_dead_age_s
     return point.at, dead, oldest, point.failed_per_min, point.succeeded_per_min, point.dead is not None
@@ -186,7 +186,7 @@ _SPANS = (10, 20, 60, 120, 240, 600, 1200, 3600, 7200, 14_400, 28_800, 43_200, _
 
 
 def _round_up(most: float, unit: Unit) -> float:
-    """Return the top of the axis: a round value, and its half too."""
+    """Return the top of the axis: a round value whose half is round too."""
     if unit is Unit.SHARE:
         return min(charts.round_up(max(most * 100, 1)), 100) / 100
     if unit is Unit.SECONDS:

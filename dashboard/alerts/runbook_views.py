@@ -1,4 +1,4 @@
-"""Runbooks: an address for each pattern of tasks."""
+"""Runbooks: one URL per pattern of tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def index(request: HttpRequest) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def save(request: HttpRequest) -> HttpResponse:
-    """A pattern that is there already gets the new address."""
+    """Save a runbook; an existing pattern gets the new URL."""
     task, url = (request.POST.get(name, "")[:_LONGEST].strip() for name in ("task", "url"))
     former = next((one for one in alerts.runbooks(request.viewer) if one.task == task), None)
     try:

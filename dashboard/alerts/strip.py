@@ -1,4 +1,4 @@
-"""The history of alerts as a strip: a line a rule and subject, a bar an episode, from when it fired until it ended."""
+"""History of alerts as a strip: one line per rule and subject, one bar per episode, from firing to end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dashboard.web.moments import local, zone_name
 from jobs_admin.models import Alert
 from jobs_admin.models.alert import AlertState, Severity
 
-SPANS = {"1": "24 h", "7": "7 days", "14": "14 days", "90": "90 days"}
-SPAN = "14"
+SPANS = ["24h", "7d", "30d", "90d"]
+SPAN = "7d"
 MOST_LINES = 24
-WIDE = 1000  # of the picture's own measure
-_THIN = 5.0  # of what lasted too briefly to be seen
-# The height shows the severity to readers without colour: (from the top, tall) of 20.
+WIDE = 1000  # width in units of the chart
+_THIN = 5.0  # minimum width of a bar
+# The height shows the severity to readers without colour vision: (top, height) of 20.
 _TALL = {Severity.CRITICAL: (1, 18), Severity.WARNING: (5, 10), Severity.INFO: (8, 4)}
 
 
@@ -29,19 +29,19 @@ class Bar:
     width: str
     y: int
     height: int
-    css_class: str  # a class: its severity, and whether it is silenced
+    css_class: str  # CSS class: severity, and whether it is silenced
     words: str
-    acknowledged_x: str  # a mark within it; "" where nobody did
+    acknowledged_x: str  # position of a mark; "" if not acknowledged
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    name: str  # of what: the queue, or the source itself
+    name: str  # name of the queue, or of the source itself
     source: str
     rule: str
-    url: str  # of its latest alert
+    url: str  # URL of its latest alert
     bars: list[Bar]
-    words: str  # all of it in a sentence
+    words: str  # description as a sentence
     fired: int
     is_open: bool
 
@@ -49,14 +49,14 @@ class Strip:
 @dataclass(frozen=True, slots=True)
 class Picture:
     strips: list[Strip]
-    more: int  # lines that are left out
-    marks: list[tuple[str, str]]  # (place in percent, words) below it
+    more: int  # lines not shown
+    marks: list[tuple[str, str]]  # axis labels: (position in per cent, text)
     since: datetime
     until: datetime
 
 
 def picture(alerts: Iterable[Alert], since: datetime, until: datetime) -> Picture:
-    """Draw alerts, given in any order. Open ones come first, then those that fired most often."""
+    """Draw alerts given in any order: open ones first, then those that fired most often."""
     by_line: dict[tuple[int, str, str], list[Alert]] = {}
     for alert in alerts:
         by_line.setdefault((alert.rule_id, alert.source, alert.subject), []).append(alert)
@@ -118,7 +118,7 @@ def _bar(alert: Alert, since: datetime, until: datetime) -> Bar:
 
 
 def words(alert: Alert, until: datetime) -> str:
-    """An episode in a line of text, for hover and for the table."""
+    """Return an episode as a line of text, for hover and table."""
     name = alert.rule.metric
     begun, lasted = _start(alert), (_end(alert, until) - _start(alert)).total_seconds()
     ended = (
@@ -129,9 +129,9 @@ def words(alert: Alert, until: datetime) -> str:
 
 
 def _marks(since: datetime, until: datetime) -> list[tuple[str, str]]:
-    """Some five moments below, at round hours or midnights."""
+    """Return about five axis labels at round hours or midnights."""
     span = until - since
-    steps = (timedelta(hours=6), timedelta(days=1), timedelta(days=2), timedelta(days=14))
+    steps = (timedelta(hours=6), timedelta(days=1), timedelta(days=2), timedelta(days=5), timedelta(days=14))
     step = next((one for one in steps if span / one <= 8), steps[-1])
     at = local(since).replace(minute=0, second=0, microsecond=0)
     at = at.replace(hour=0) if step >= timedelta(days=1) else at.replace(hour=at.hour // 6 * 6)

@@ -1,4 +1,4 @@
-"""The audit: who did what, and when."""
+"""The audit, and the viewer's latest act with its undo, or why it cannot be undone. Reading changes nothing."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from dashboard.audit import sweeps
-from dashboard.audit import undo as undo_offer
-from dashboard.audit.undo import Offer
+from dashboard.audit import words as act_words
+from dashboard.audit.words import Offer
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
 from jobs_admin.db import audit
 from jobs_admin.failures import undoing
+from jobs_admin.failures.undoing import Done, Undoable
 from jobs_admin.models import AuditEvent
-from jobs_admin.models.access import ADMIN
+from jobs_admin.models.access import ADMIN, OPERATOR
 
-JOBS_SHOWN = 8  # of an act on many
+JOBS_SHOWN = 8  # jobs listed of a bulk act
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,10 @@ class Line:
     object_url: str
     before: str
     after: str
-    jobs: str = ""  # how many it changed, in words
+    jobs: str = ""  # number of changed jobs, as text
     some_jobs: tuple[int, ...] = ()  # the first of them
     has_more_jobs: bool = False
-    undo: Offer | None = None  # where it is one's own, and can still be taken back
+    undo: Offer | None = None  # for the viewer's own acts that can still be undone
 
 
 @require_safe
@@ -59,17 +60,17 @@ def _lines(request: HttpRequest, rows: list[AuditEvent]) -> list[Line]:
     lines, offered = [], set()
     for row in rows:
         act = acts.get(row.pk)
-        # Of an act with many rows the first that is shown offers it.
-        offer = undo_offer.offer(act, back) if act and act.handle not in offered else None
+        # If an act has several rows, the first on the page offers its undo.
+        offer = act_words.offer(act, back) if act and act.handle not in offered else None
         offered |= {act.handle} if act else set()
         ids = (row.after or {}).get("ids", []) if row.act.startswith("failure.") and isinstance(row.after, dict) else []
         lines.append(
             Line(
                 row,
-                undo_offer.page_of(row.object),
+                act_words.page_of(row.object),
                 _as_json(row.before),
                 _as_json(row.after),
-                sweeps.jobs(len(ids)) if ids else "",
+                act_words.jobs(len(ids)) if ids else "",
                 tuple(ids[:JOBS_SHOWN]),
                 len(ids) > JOBS_SHOWN,
                 offer,
@@ -80,3 +81,16 @@ def _lines(request: HttpRequest, rows: list[AuditEvent]) -> list[Line]:
 
 def _as_json(value: Any) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False, indent=1)
+
+
+@require_safe
+@can(OPERATOR)
+def undo(request: HttpRequest) -> HttpResponse:
+    back = request.GET.get("back", "")[:2_000]  # `links.back` later checks that it is within the desk
+    act = undoing.latest(request.viewer)
+    context = {
+        "offer": act_words.offer(act, back) if isinstance(act, Undoable) else None,
+        "final": act_words.final(act) if isinstance(act, Done) else None,
+        "list_url": reverse("redrive:failure-list"),
+    }
+    return render_page(request, "redrive/undo.html", context, part="offer")

@@ -1,1 +1,1 @@
-"""The page of the demo: its partner, its load, its incident and its pager."""
+"""The page of the demo: partner, load, incident and pager."""

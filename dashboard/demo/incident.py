@@ -1,4 +1,4 @@
-"""The played incident as /demo/ shows it: its acts, what each replay did to the partner, second by second, and the figures."""
+"""The demo's incident on /demo/: its acts, the effect of each replay on the partner per second, and figures."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ NAMES = {
     "condition": "Alert fires",
     "at_once": "Everything at once",
     "careful": "Careful",
+    "held": "Held",
 }
 _SHORTEST_S = 30  # of the time axis
-_LOWEST_TOP, _HIGHEST_TOP = 60, 150  # requests/s; what is higher is cut off at the edge, with its number
+_LOWEST_TOP, _HIGHEST_TOP = 60, 150  # requests/s; higher bars are clipped and show their number
 _MARK_EVERY_S = 10
 
 
@@ -29,12 +30,12 @@ _MARK_EVERY_S = 10
 class Act:
     name: str
     standing: str  # done, now, later
-    words: str  # after how many seconds it began
+    words: str  # time after which it began, as text
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The requests of one second, in the units of its picture."""
+    """Requests of one second, in units of the chart."""
 
     x: float
     y: float
@@ -45,7 +46,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A second that is higher than the picture."""
+    """Second whose bar is clipped."""
 
     x: float
     words: str
@@ -62,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One replay at the partner. Lengths are in percent of the picture, which begins when the partner is back."""
+    """Requests at the partner after an outage. Lengths are in per cent of the chart, which begins at its return."""
 
     name: str
     side: str
@@ -70,23 +71,22 @@ class Picture:
     tone: str
     replay: int | None
     url: str
-    words: str  # what the picture shows, in words
+    words: str  # description of the chart
     bars: list[Bar]
     cuts: list[Cut]
-    down: list[Bar]  # the times in which it was down
+    down: list[Bar]  # outages
     falls: list[float]
-    capacity: str  # a line, interrupted while it is down
+    capacity: str  # SVG path, interrupted during outages
     left: str
     left_words: str
     rows: list[Row]
-    chart: str  # what is read out
+    chart: str  # values for charts.js, as JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     name: str
-    at_once: str
-    careful: str
+    values: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,14 @@ class IncidentPage:
     groups: list[Group]
     failures_url: str
     pictures: list[Picture]
+    columns: list[str]  # columns of the figures
     figures: list[Figure]
-    top: int  # requests/s at the upper edge of both pictures
+    top: int  # requests/s at the upper edge of each chart
+    half: str
     jobs: int
+    half_jobs: str
     tenant: str
-    marks: list[str]  # of the time axis
+    marks: list[str]  # labels of the time axis
 
 
 def present(seen: Seen) -> IncidentPage:
@@ -138,22 +141,25 @@ def present(seen: Seen) -> IncidentPage:
         pictures=[_picture(name, story.sides[name], story, span, top) for name in SIDES if name in story.sides]
         if story
         else [],
+        columns=[NAMES[name] for name in SIDES],
         figures=_figures(story) if story and sides else [],
         top=top,
+        half=number(top / 2),
         jobs=story.jobs if story else JOBS,
+        half_jobs=number((story.jobs if story else JOBS) / 2),
         tenant=TENANT,
         marks=[f"{second} s" for second in range(0, span + 1, _MARK_EVERY_S)],
     )
 
 
 def _span(sides: list[Side]) -> int:
-    """Seconds on the time axis of both: whole tens."""
+    """Return the length of the shared time axis in seconds, a multiple of ten."""
     longest = max((len(side.seconds) for side in sides), default=0)
     return max(_SHORTEST_S, -(-longest // _MARK_EVERY_S) * _MARK_EVERY_S)
 
 
 def _top(sides: list[Side]) -> int:
-    """Requests/s at the upper edge. A peak beyond all measure is cut off, or nothing else could be seen."""
+    """Return requests/s at the upper edge. Extreme peaks are clipped, because nothing else would be visible."""
     highest = max((side.peak for side in sides), default=0)
     return max(_LOWEST_TOP, -(-min(highest, _HIGHEST_TOP) // 10) * 10)
 
@@ -174,18 +180,23 @@ def _headline(seen: Seen) -> tuple[str, str]:
     if story.outcome == "played":
         return _moral(story)
     words = f"{ACTS.index(story.act) + 1} of {len(ACTS)}: {NAMES[story.act]}."
-    return words, "dead" if story.act != "careful" else "replaying"
+    return words, "replaying" if story.act in ("careful", "held") else "dead"
 
 
 def _moral(story: Story) -> tuple[str, str]:
-    naive, careful = story.sides["at_once"], story.sides["careful"]
+    naive, careful, hold = story.sides["at_once"], story.sides["careful"], story.sides.get("held")
     left = f"left {number(naive.failed_again)} of {number(naive.jobs)} dead"
     first = f"Everything at once knocked the warehouse over {_times(len(naive.falls))} and {left}"
     if careful.falls:
         return f"{first}. Careful knocked the warehouse over {_times(len(careful.falls))}, too.", "retrying"
     if careful.failed_again:
         return f"{first}. Careful did not; {number(careful.failed_again)} failed again.", "retrying"
-    return f"{first}. Careful recovered all of them in {duration(round(careful.ended or 0))}.", "recovered"
+    first = f"{first}. Careful recovered all of them in {duration(round(careful.ended or 0))}"
+    if hold is None:  # stored by the previous version
+        return f"{first}.", "recovered"
+    if hold.failed_again or hold.falls:
+        return f"{first}. With the breaker {number(hold.failed_again)} of {number(story.jobs)} died.", "retrying"
+    return f"{first}. With the breaker no job died.", "recovered"
 
 
 def _moment(at: float) -> str:
@@ -197,7 +208,7 @@ def _times(n: int) -> str:
 
 
 def _sentence(story: Story) -> str:
-    """Return the state of the act that is played now, in a sentence."""
+    """Return the state of the current act as a sentence."""
     if story.outcome:
         return ""
     if story.act == "outage":
@@ -214,6 +225,8 @@ def _sentence(story: Story) -> str:
             f"{THRESHOLD} jobs were dead after {after}: a condition of that kind is reached. "
             f"{number(story.dead)} of {number(story.jobs)} are dead now."
         )
+    if story.act == "held":
+        return _hold_sentence(story)
     side = story.sides.get(story.act)
     if side is None or side.replay is None:
         return "The partner is about to recover with cold caches. Then the replay starts."
@@ -233,6 +246,22 @@ def _sentence(story: Story) -> str:
         "canary": f"Canary: a few jobs first, the rest follow if they succeed: {back}.",
         "ramping": f"Canary passed. The rate rises while no job fails: {back}.",
     }.get(side.state, f"The partner has recovered, again with cold caches. {back}.")
+
+
+def _hold_sentence(story: Story) -> str:
+    outage, side = story.outages.get("held"), story.sides.get("held")
+    if outage is None:
+        return "The warehouse goes down again, for as long as before. Now a breaker guards its jobs."
+    if side is None:
+        return (
+            f"{number(outage.while_down)} requests reached the warehouse. {number(outage.on_hold)} of "
+            f"{number(story.jobs)} jobs are held, {number(outage.failed_again)} dead."
+        )
+    back = f"{number(side.succeeded)} of {number(side.jobs)} succeeded"
+    return {
+        "open": f"The warehouse has recovered. One job at a time probes it: {back}.",
+        "half_open": f"The probe succeeded. Jobs are released while none fails: {back}.",
+    }.get(side.state, f"The breaker is closed: {back}.")
 
 
 def _number_of(things: list[dict[str, str]], word: str) -> str:
@@ -267,6 +296,8 @@ def _act_starts(story: Story) -> dict[str, float]:
         begun["at_once"] = story.all_dead_at - first
         if "careful" in story.sides:
             begun["careful"] = begun["at_once"] + story.sides["careful"].began - story.sides["at_once"].began
+    if story.broken_again_at:
+        begun["held"] = story.broken_again_at - first
     return begun
 
 
@@ -284,12 +315,14 @@ def _figures(story: Story) -> list[Figure]:
     sides = [story.sides.get(name) for name in SIDES]
 
     def row(name: str, value) -> Figure:
-        return Figure(name, *(value(side) if side else "–" for side in sides))
+        return Figure(name, [value(side) if side else "–" for side in sides])
 
+    outages = [story.outages.get("held" if name == "held" else "dead") for name in SIDES]
     return [
+        Figure("Requests during the outage", [number(one.while_down) if one else "–" for one in outages]),
         row("Peak requests/s", lambda side: number(side.peak)),
         row("Fell over", _fell),
-        row("Requests while down", lambda side: number(side.while_down)),
+        row("Requests while down again", lambda side: number(side.while_down)),
         row("Failed again", lambda side: f"{number(side.failed_again)} of {number(side.jobs)}"),
         row("All recovered after", _through),
     ]
@@ -319,7 +352,7 @@ def _picture(name: str, side: Side, story: Story, span: int, top: int) -> Pictur
         for n, second in enumerate(side.seconds)
         if second
     ]
-    # The first second began before the partner was back; the marks count from then.
+    # The first second began before the partner was back; labels count from its return.
     offset = side.began % 1
     verdict, tone = _verdict(name, side)
     return Picture(
@@ -364,10 +397,13 @@ def _picture(name: str, side: Side, story: Story, span: int, top: int) -> Pictur
 
 def _verdict(name: str, side: Side) -> tuple[str, str]:
     if side.falls:
-        after = f"after {' and '.join(_moment(at) for at in side.falls)}"
-        return f"Fell over {after}; {number(side.failed_again)} failed again.", "dead"
+        after = f"after {_moment(side.falls[0])}"
+        fell = f"Fell over {after}" if len(side.falls) == 1 else f"Fell over {_times(len(side.falls))}, first {after}"
+        return f"{fell}; {number(side.failed_again)} failed again.", "dead"
     if side.ended is None:
         return ("Running." if side.state != "held" else "Held."), "replaying" if side.state != "held" else "retrying"
+    if name == "held" and not side.failed_again:
+        return f"No job died; all {number(side.jobs)} succeeded in {duration(round(side.ended))}.", "recovered"
     if side.failed_again:
         return f"Never fell over; {number(side.failed_again)} failed again.", "retrying"
     return f"Never fell over; all {number(side.succeeded)} recovered in {duration(round(side.ended))}.", "recovered"
@@ -398,7 +434,7 @@ def _bars(row: Row, step: float, top: int) -> Iterator[Bar]:
 
 
 def _cuts(rows: list[Row], step: float, top: int) -> Iterator[Cut]:
-    """The number of the highest of each run of seconds that are cut off: side by side they would cover each other."""
+    """Return the highest of each run of clipped seconds, whose numbers would otherwise overlap."""
     run: list[Row] = []
     for row in [*rows, None]:
         if row and row.requests > top and (not run or row.second - run[0].second < 8):

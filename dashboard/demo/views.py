@@ -1,10 +1,11 @@
-"""The page of the demo: break and fix the partner, set the load, and show the effects."""
+"""The page of the demo: break and fix the partner, set the load, show the effects and the notices of the pager."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
@@ -17,7 +18,6 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.demo import incident as incident_page
-from dashboard.demo import pager as demo_pager
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.figures import duration, number
@@ -26,16 +26,17 @@ from dashboard.web.toasts import add_toast
 from demo import control, story
 from demo.temper import STRAIN
 from jobs_admin import config, queues
+from jobs_admin.core.alert_metrics import METRICS, Link
 from jobs_admin.db import audit
 from jobs_admin.models.access import OPERATOR, VIEWER
 
 SOURCE = "shop"
 RATES = (0, 1, 5, 10, 25, 50)
 
-# Name of the mode, what its button says, what it does.
+# (mode, label of its button, effect)
 MODES = (
     ("well", "Fix", "Healthy: answers every request at once."),
-    ("warming", "Fix slowly", "Warming up: carries a rate that rises over a minute, and falls over above it."),
+    ("warming", "Fix slowly", "Warming up: handles a rate that rises over a minute, and falls over above it."),
     ("outage", "Break", "Outage: answers 503 or cuts the connection."),
     ("slow", "Make slow", "Slow: answers later than the shop waits."),
     ("rate_limit", "Limit the rate", "Rate limit: answers 429 with Retry-After above its limit."),
@@ -52,11 +53,11 @@ _STATUSES = {
     "cut": ("dead", "connection cut"),
 }
 
-WIDTH, HEIGHT = 600, 96  # of the picture, in its own units
+WIDTH, HEIGHT = 600, 96  # of the chart, in its own units
 
 
 def only_in_demo(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Answer 404 unless the demo runs."""
+    """Return 404 unless the demo runs."""
 
     @wraps(view)
     def guarded(request: HttpRequest) -> HttpResponse:
@@ -93,7 +94,7 @@ def partner(request: HttpRequest) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def load(request: HttpRequest) -> HttpResponse:
-    """Set how many jobs a second the shop publishes."""
+    """Set how many jobs per second the shop publishes."""
     rate = request.POST.get("rate", "")
 
     def change() -> None:
@@ -106,7 +107,7 @@ def load(request: HttpRequest) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def incident(request: HttpRequest) -> HttpResponse:
-    """Have an incident played (`wish`: play), or end the one that is (stop)."""
+    """Start the incident (`wish`: play), or stop it (stop)."""
     wish = request.POST.get("wish", "")
 
     def change() -> None:
@@ -147,7 +148,7 @@ def _acted(
             change()
     except control.DemoUnreachable as error:
         add_toast(request, str(error), level="error")
-    except ValueError as error:  # BadWish, and what is not a number at all
+    except ValueError as error:  # BadWish, or not a number
         message = (
             str(error) if isinstance(error, control.BadWish) else f"{wish!r} is not a number. Nothing was changed."
         )
@@ -174,8 +175,8 @@ def _page(request: HttpRequest) -> HttpResponse:
         context["partner"] = _partner(control.partner(config.setting("DEMO_PARTNER_URL")))
     except control.DemoUnreachable as error:
         context["partner_is_away"] = str(error)
-    with contextlib.suppress(control.DemoUnreachable):  # the partner, whose process it shares, is said to be away
-        context["pager"] = demo_pager.present(control.pages(config.setting("DEMO_PARTNER_URL")))
+    with contextlib.suppress(control.DemoUnreachable):  # the partner, in the same process, is reported as unreachable
+        context["pager"] = present(control.pages(config.setting("DEMO_PARTNER_URL")))
     try:
         context["load"] = _load(control.load(_broker()))
     except control.DemoUnreachable as error:
@@ -211,11 +212,11 @@ class Partner:
     requests_per_s: float
     refused_per_s: float
     capacity: float | None
-    statuses: list[tuple[str, str, str, int]]  # tone, status, words, requests of the last minute
+    statuses: list[tuple[str, str, str, int]]  # (tone, status, text, requests of the last minute)
     bars: list[incident_page.Bar]
-    capacity_y: float | None  # where the line of what it can carry lies; None: outside the picture
+    capacity_y: float | None  # position of the capacity line; None: outside the chart
     top: int  # requests/s at the upper edge
-    by_second: list[tuple[int, int, int]]  # seconds ago, requests, refused
+    by_second: list[tuple[int, int, int]]  # (seconds ago, requests, refused)
 
 
 def _partner(seen: dict[str, Any]) -> Partner:
@@ -224,7 +225,7 @@ def _partner(seen: dict[str, Any]) -> Partner:
     return Partner(
         tone=_TONES.get(seen["mode"], "discarded"),
         sentence=_sentence(seen),
-        # Fallen over while warming, it is still on its way back: nobody pressed Break.
+        # A partner that fell over while warming up is still recovering: no one clicked Break.
         choices=[
             Choice(mode, *words, ("warming" if seen["fell_over"] else seen["mode"]) == mode) for mode, *words in MODES
         ],
@@ -316,3 +317,62 @@ def _queue(row: queues.QueueRow) -> QueueLine:
 
 def _jobs(rate: float) -> str:
     return "1 job" if rate == 1 else f"{number(rate)} jobs"
+
+
+# --- the pager -----------------------------------------------------------------------------------------------------
+
+MOST_PAGES = 5
+_PAGE_TONES = {
+    "alert.resolved": "recovered",
+    "ping": "replaying",
+    "replay.done": "recovered",
+    "replay.held": "retrying",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    tone: str
+    words: str
+    title: str
+    message: str
+    taken_at: datetime
+    again: str  # number of deliveries, if more than one
+    url: str
+    quarantine_url: str  # URL of the quarantined jobs, if it is about those
+    replay_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pager:
+    pages: list[Page]
+
+
+def present(seen: dict[str, Any]) -> Pager:
+    return Pager([_page_received(one) for one in seen["pages"][:MOST_PAGES]])
+
+
+def _page_received(one: dict[str, Any]) -> Page:
+    times = one["times"]
+    return Page(
+        tone=_PAGE_TONES.get(one["type"], "dead"),
+        words=one["type"].rpartition(".")[2],
+        title=one["title"],
+        message=one["message"],
+        taken_at=datetime.fromtimestamp(one["taken_at"], UTC),
+        again=f"received {times} times with one id, shown once" if times > 1 else "",
+        url=_path_on_desk(one["url"]),
+        quarantine_url=_path_on_desk(one["failures_url"]) if _is_of_quarantine(one) else "",
+        replay_url=_path_on_desk(one["replay_url"]),
+    )
+
+
+def _is_of_quarantine(one: dict[str, Any]) -> bool:
+    metric = METRICS.get(one["metric"])
+    return metric is not None and metric.link is Link.QUARANTINE
+
+
+def _path_on_desk(url: str) -> str:
+    """Return the path of a URL of this desk, so that it opens on the host of the page; "" for other URLs."""
+    base = config.setting("URL") + "/"
+    return url.removeprefix(config.setting("URL")) if url.startswith(base) else ""

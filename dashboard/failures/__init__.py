@@ -1,1 +1,1 @@
-"""Pages of failures: the list with its search, one failure with its runs, the acts on one and on many, and their calls."""
+"""Pages and API calls of failures: the list with its search, one failure with its runs, and acts on one or many."""

@@ -1,4 +1,4 @@
-"""Replay, edit, discard and restore one failure. Every act is also a plain form."""
+"""Replay, edit, discard and restore one failure. Every act also works as a plain form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jobs_admin.models.replay import ReplayState
 @require_POST
 @can(OPERATOR)
 def replay(request: HttpRequest, pk: int) -> HttpResponse:
-    """Send one job again as it was."""
+    """Replay one job unchanged."""
     failure = pages.get_failure(request, pk)
     form = forms.Reason(request.POST)
     if not form.is_valid():
@@ -47,7 +47,7 @@ def _send(request: HttpRequest, failure: Failure, *, reason: str) -> HttpRespons
 
 
 def _accept_url(failure: Failure, refused: Refused) -> str:
-    """Return the page that accepts the reason of the exclusion; "" if nothing can be accepted."""
+    """Return the URL that accepts the reason of the exclusion; "" if nothing can be accepted."""
     return links.replay_of_job(failure.pk) if refused.details.get("accept") else ""
 
 
@@ -71,7 +71,7 @@ def _announce_replay(request: HttpRequest, failure: Failure, started: Replay) ->
 
 
 def _back_to(request: HttpRequest, pk: int) -> HttpResponse:
-    """The failure as it is now: its part for htmx, its page otherwise."""
+    """Return the failure after the act: its part for htmx, otherwise its page."""
     if request.htmx:
         return pages.page(request, pages.get_failure(request, pk))
     return go(request, reverse("redrive:failure-detail", args=[pk]))
@@ -93,7 +93,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
         return _edit_page(request, failure, form, status=422)
     after = {name: form.cleaned_data[name] for name in _EDITED}
     changes = {name: differences.of_values(getattr(stored, name), Plain(after[name])) for name in _EDITED}
-    # Unchanged arguments are not an edit: the message then goes as it came, byte for byte.
+    # Unchanged arguments are not an edit: the message is then sent byte for byte.
     edited = None if all(change.is_same for change in changes.values()) else after
     if "back" in request.POST:
         return _edit_page(request, failure, form)
@@ -150,12 +150,12 @@ def restore(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def readmit(request: HttpRequest, pk: int) -> HttpResponse:
-    """Take one failure out of quarantine."""
+    """Release one failure from quarantine."""
     return _changed(request, pk, triage.readmit, "Job readmitted. It is dead and can be replayed.", NOT_READMITTED)
 
 
 def done_to(request: HttpRequest, failure: Failure, act: Callable[..., Acted], not_done: str) -> Acted:
-    """Do a triage act to one failure; `not_done` is the sentence where it was not there to be done. Raises Refused."""
+    """Apply a triage act to one failure. Raises Refused, with `not_done` if the failure was not in a state for it."""
     form = forms.Reason(request.POST)
     if not form.is_valid():
         raise Refused("reason_required", "; ".join(form.errors["reason"]), "reason")

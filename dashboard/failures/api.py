@@ -19,6 +19,7 @@ from jobs_admin import failures, replays
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.failures import histories, nearest, triage
+from jobs_admin.holds import in_force
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import progress
@@ -33,6 +34,7 @@ _GOOD_FOR_S = 3_600  # what continues it
 def list_failures(request: HttpRequest, q: str = "", after: After = None, limit: Limit = 50) -> Any:
     """Return matching failures, latest first. Without `state:`, only dead, retrying, replaying and quarantined ones."""
     page = failures.search(viewer_of(request), q, after=after, limit=limit)
+    by_breaker = in_force.find_searched(viewer_of(request), page.query)
     return shapes.listed(
         page.rows,
         failure_shapes.failure,
@@ -41,7 +43,10 @@ def list_failures(request: HttpRequest, q: str = "", after: After = None, limit:
         count_is_capped=page.count.is_capped,
         count_is_estimate=page.count.is_estimate,
         reading=page.reading,
-        hints=list(page.hint_sentences),
+        hints=[
+            *page.hint_sentences,
+            *(f"{name} of {source}: {count:,} held" for (source, name), count in by_breaker.items()),
+        ],
         searched=page.searched,
         near=[]
         if page.rows or after
@@ -51,9 +56,13 @@ def list_failures(request: HttpRequest, q: str = "", after: After = None, limit:
 
 @api.get("/failures/export", response={200: None, **REFUSALS}, tags=["failures"])
 @needs(VIEWER)
-def export_failures(request: HttpRequest, q: str = "", form: Literal["jsonl", "csv"] = "jsonl") -> Any:
-    """Export all matching failures as JSON lines or CSV, latest first. Arguments are redacted."""
-    return downloads.failures(viewer_of(request), q.strip(), form)
+def export_failures(
+    request: HttpRequest, q: str = "", form: Literal["jsonl", "csv"] = "jsonl", columns: str = ""
+) -> Any:
+    """Export all matching failures as JSON lines or CSV, latest first. Arguments are redacted. `columns`: names
+    separated by commas, such as task,failed_at; id, source and queue are always included. By default all columns but trace_id."""
+    names = [name.strip() for name in columns.split(",") if name.strip()]
+    return downloads.failures(viewer_of(request), q.strip(), form, names)
 
 
 @api.get("/failures/facets", response={200: failure_shapes.Facets, **REFUSALS}, tags=["failures"])

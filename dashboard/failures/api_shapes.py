@@ -15,9 +15,11 @@ from dashboard.web.api.shapes import Count
 from dashboard.web.differences import Words
 from jobs_admin.core.fingerprint import SPLITS, explain
 from jobs_admin.core.signature import Signature
+from jobs_admin.core.trace_context import find_traces
 from jobs_admin.db import grouping_rules
-from jobs_admin.db.priorities import level_of
-from jobs_admin.failures import histories, lost, unread
+from jobs_admin.db.abilities import level_of
+from jobs_admin.failures import explanations, histories
+from jobs_admin.failures.links import links_of
 from jobs_admin.failures.nearest import Near
 from jobs_admin.failures.quarantine import crashes_of
 from jobs_admin.models import Attempt, Failure, ReplayItem
@@ -207,12 +209,21 @@ class Comparison(Schema):
     sections: list[ComparedSection]
 
 
+class LinkItem(Schema):
+    name: str  # Trace, Logs, Sentry
+    url: str
+
+
 class FailureDetail(FailureItem):
     first_job_id: str
     runs: list[Run]
     args: Any  # redacted; JSON, or text where it had to be cut
     kwargs: Any
     headers: Any
+    trace_id: str | None  # of its message's headers, `traceparent` or `sentry-trace`
+    span_id: str | None  # of the span that sent the job
+    event_id: str | None  # its latest attempt's event in Sentry
+    links: list[LinkItem]  # to other tools; without those whose template is not set or has a field without a value
     redacted: int
     takes: list[
         str
@@ -243,7 +254,13 @@ def failure_detail(
     url: str,
     waits_in: dict[str, Any] | None,
 ) -> dict[str, Any]:
+    traces = find_traces(row.headers)
+    trace = next(iter(traces.values()), None)
     return failure(row) | {
+        "trace_id": trace.trace_id if trace else None,
+        "span_id": trace.span_id if trace else None,
+        "event_id": row.event_id,
+        "links": [asdict(link) for link in links_of(row, traces)],
         "waits_in": waits_in,
         "first_job_id": row.first_job_id,
         "runs": _runs(row, attempts, started),
@@ -306,7 +323,10 @@ def reasons(row: Failure, waits_in: dict[str, Any] | None) -> dict[str, Any]:
     decided = tuple(Decision.model_fields)
     advice = [
         {"code": code, "message": found.what, "fix": found.to_do}
-        for code, found in (("never_ran", unread.explanation(row)), ("outcome_unknown", lost.explanation(row)))
+        for code, found in (
+            ("never_ran", explanations.explain_unread(row)),
+            ("outcome_unknown", explanations.explain_lost(row)),
+        )
         if found is not None
     ]
     ended = histories.history(row).ended

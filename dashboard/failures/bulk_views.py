@@ -1,4 +1,4 @@
-"""Acts on many failures: those selected on the list, or all that match. Large ones go on in steps that are shown."""
+"""Acts on many failures: the selected ones or all that match. Large acts continue in steps with visible progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from dashboard.audit import sweeps
+from dashboard.audit import words as act_words
 from dashboard.failures import list_views as pages
 from dashboard.groups import act_views as group_acts
 from dashboard.web import forms, links
@@ -26,9 +26,9 @@ from jobs_admin.failures import triage
 from jobs_admin.failures.triage import Sweep
 from jobs_admin.models.access import OPERATOR
 
-# A step of a large act: long enough to get on, short enough that its progress is seen.
+# Duration of one step of a large act: long enough to be efficient, short enough to show progress.
 STEP_S = 1.5
-# Of dashboard.groups.forms: what the list does to the groups of the jobs that are chosen.
+# Acts of dashboard.groups.act_views on the groups of the selected jobs.
 GROUP_ACTS = ("resolve", "mute_day", "mute_week", "assign_me")
 _SALT = "jobs_admin.failures.triage.sweep"
 _GOOD_FOR_S = 3600
@@ -37,7 +37,7 @@ _GOOD_FOR_S = 3600
 @require_POST
 @can(OPERATOR)
 def bulk(request: HttpRequest) -> HttpResponse:
-    """Discard, restore or readmit what is selected on the list, or all that matches the search."""
+    """Discard, restore or release from quarantine the selected failures, or all that match the search."""
     scope, reason = forms.Scope(request.POST), forms.Reason(request.POST)
     act = request.POST.get("act", "")
     if act not in triage.ACTS and act not in GROUP_ACTS:
@@ -60,7 +60,7 @@ def bulk(request: HttpRequest) -> HttpResponse:
 
 
 def _on_their_groups(request: HttpRequest, what: dict) -> HttpResponse:
-    """The act is about the errors behind the jobs."""
+    """Apply an act to the groups of the jobs."""
     chosen = _as_shown(request, what["q"]) if what["everything"] else {"selection": what["selection"]}
     try:
         fingerprints = triage.fingerprints_of(request.viewer, **chosen)
@@ -71,7 +71,7 @@ def _on_their_groups(request: HttpRequest, what: dict) -> HttpResponse:
 
 
 def _as_shown(request: HttpRequest, query: str) -> dict[str, Any]:
-    """Return the bounds of all that match as shown: the page's latest failure, and the time of its relative times."""
+    """Return the limits of "all matches" as shown: the page's latest failure, and the time of its relative times."""
     seen, at = _number(request, "highest"), _number(request, "shown_at")
     now = timezone.now()
     shown = datetime.fromtimestamp(at, UTC) if at is not None and at <= now.timestamp() else now
@@ -85,7 +85,7 @@ def _number(request: HttpRequest, name: str) -> int | None:
 @require_POST
 @can(OPERATOR)
 def undo(request: HttpRequest) -> HttpResponse:
-    """Take back exactly what an act changed."""
+    """Undo exactly what an act changed."""
     try:
         return _step(request, triage.begin_undo(request.viewer, request.POST.get("key", "")[:120]))
     except Refused as refused:
@@ -95,7 +95,7 @@ def undo(request: HttpRequest) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def sweep(request: HttpRequest) -> HttpResponse:
-    """The next step of a large act."""
+    """Run the next step of a large act."""
     try:
         fields = signing.loads(request.POST.get("sweep", ""), salt=_salt(request), max_age=_GOOD_FOR_S)
     except signing.BadSignature:
@@ -110,7 +110,7 @@ def sweep(request: HttpRequest) -> HttpResponse:
     try:
         return _step(request, under_way)
     except Refused as refused:
-        words = f"{refused.message.removesuffix(' Nothing was changed.')} {sweeps.progress(under_way).sofar}"
+        words = f"{refused.message.removesuffix(' Nothing was changed.')} {act_words.progress(under_way).sofar}"
         return _answer(request, words, level="error")
 
 
@@ -123,7 +123,7 @@ def _step(request: HttpRequest, under_way: Sweep) -> HttpResponse:
         "q": _query(request),
         "sweep": under_way,
         "checked": min(under_way.looked, under_way.matched),
-        "words": sweeps.progress(under_way, (under_way.looked - before) / max(time.monotonic() - began, 0.001)),
+        "words": act_words.progress(under_way, (under_way.looked - before) / max(time.monotonic() - began, 0.001)),
         "token": signing.dumps(asdict(under_way), salt=_salt(request), compress=True),
     }
     return render_page(request, "redrive/failures/sweep.html", context, part="sweep")
@@ -136,10 +136,10 @@ def _salt(request: HttpRequest) -> str:
 def _list_with_result(
     request: HttpRequest, act: str, changed: int, checked: int, key: str, *, is_stopped: bool = False
 ) -> HttpResponse:
-    words, level = sweeps.result(act, changed, checked, is_stopped=is_stopped)
+    words, level = act_words.result(act, changed, checked, is_stopped=is_stopped)
     if not changed:
         add_toast(request, words, level=level)
-        return _list_again(request, status=409)  # which keeps what is selected
+        return _list_again(request, status=409)  # which preserves the selection
     if act == "undo":
         return _answer(request, words, level=level)
     fields = [("key", key), ("q", _query(request)), ("back", _back_url(request))]
@@ -147,7 +147,7 @@ def _list_with_result(
 
 
 def _refused(request: HttpRequest, words: str, level: str = "error") -> HttpResponse:
-    """Nothing was changed: the list stays as it is, with what is selected and the reason that was typed."""
+    """Return a refusal that leaves the list, its selection and the typed reason unchanged."""
     add_toast(request, words, level=level)
     return stay(request) if _is_part(request) else go(request, _back_url(request))
 

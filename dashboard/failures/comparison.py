@@ -1,4 +1,4 @@
-"""Two attempts of a failure compared: their groups, errors, and what they were called with."""
+"""Comparison of two attempts of a failure: groups, errors and arguments."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from jobs_admin.models import Attempt, Failure
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One thing that is compared. `why_not` says why it could not be."""
+    """One compared field. `why_not`: why it could not be compared."""
 
     field: str  # message, traceback, args, kwargs, headers
     name: str
     difference: Difference | None = None
     why_not: str = ""
-    nothing: str = ""  # what is said where nothing differs
+    nothing: str = ""  # text shown if nothing differs
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """The groups of two errors by the current rules: the same or not, and the parts that differ."""
+    """Comparison of the groups of two errors by the current rules, with the parts that differ."""
 
     is_one: bool
-    parts: list[tuple[str, str, str]]  # what, left, right
+    parts: list[tuple[str, str, str]]  # name, left, right
 
 
 def grouping(failure: Failure, left: Attempt, right: Attempt) -> Grouping | None:
-    """Return whether both errors are one group, and why not; None where one of them did not fail."""
+    """Return whether both errors belong to one group, and why not; None if one of the attempts did not fail."""
     if not left.error_type or not right.error_type:
         return None
     (one, parts_of_one), (other, parts_of_other) = _printed(failure, left), _printed(failure, right)

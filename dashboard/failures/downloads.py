@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from django.http import StreamingHttpResponse
@@ -10,9 +11,10 @@ from jobs_admin.failures import exporting
 from jobs_admin.models.access import Viewer
 
 
-def failures(viewer: Viewer, text: str, form: str) -> StreamingHttpResponse:
-    """The failures that a search finds, streamed; the file is named by the time."""
-    now = datetime.now(UTC)
-    response = StreamingHttpResponse(exporting.stream(viewer, text, form, now=now), content_type=exporting.FORMS[form])
+def failures(viewer: Viewer, text: str, form: str, columns: Collection[str] = ()) -> StreamingHttpResponse:
+    """Return the failures of a search as a streamed file, named by the current time; by default with DEFAULT_COLUMNS."""
+    now, wanted = datetime.now(UTC), exporting.parse_columns(columns)
+    pieces = exporting.stream(viewer, text, form, columns=wanted, now=now)
+    response = StreamingHttpResponse(pieces, content_type=exporting.FORMS[form])
     response.headers["Content-Disposition"] = f'attachment; filename="failures-{now:%Y%m%dT%H%M%SZ}.{form}"'
     return response

@@ -1,4 +1,4 @@
-"""The list of failures as a page shows it: how the search was read, and what narrows it further. Rows: `columns`."""
+"""The list of failures as displayed: reading of the search, acts, and facets that narrow it. Rows: `columns`."""
 
 from __future__ import annotations
 
@@ -21,40 +21,50 @@ from jobs_admin.core.text import fits, whole_number
 from jobs_admin.db import abilities
 from jobs_admin.failures import Facets, Page
 from jobs_admin.failures.nearest import Near
+from jobs_admin.holds import in_force
 from jobs_admin.models import Failure
+from jobs_admin.models.access import Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.search import scope as scopes
 
 FACETS = (
-    ("state", "State"), ("source", "Source"), ("queue", "Queue"), ("error", "Error"), ("task", "Task"),
-    ("tenant", "Tenant"), ("release", "Release"),
+    ("state", "State"), ("source", "Source"), ("queue", "Queue"), ("error", "Error"), ("dependency", "Dependency"),
+    ("task", "Task"), ("tenant", "Tenant"), ("release", "Release"),
 )  # fmt: skip
-# A facet shows these at once, the rest behind "more".
+# Values of a facet shown at once; the others are behind "more".
 VALUES_SHOWN = 6
-# Pages that one can go back through one by one; beyond them there is the first.
+# Number of previous pages that can be reached one by one; before those, only the first page.
 MOST_BACK = 20
 
 
-# --- addresses --------------------------------------------------------------------------------------------------
+# --- URLs ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The links to the neighbouring pages of the list. Empty if there is none."""
+    """Links to the previous and next pages of the list; empty if there is none."""
 
     first: str
     newer: str
     older: str
 
 
+def hold_links(viewer: Viewer, query: Query) -> list[tuple[str, str]]:
+    """Return text and URL of each breaker that holds jobs, if the query has `state:held`."""
+    return [
+        (f"{name} of {source}: {number(count)} held", reverse("redrive:breaker-detail", args=[source, name]))
+        for (source, name), count in in_force.find_searched(viewer, query).items()
+    ]
+
+
 def trail_of(text: str) -> tuple[str, ...]:
-    """The cursors of the pages before this one, the latest last. What is no cursor is left out."""
+    """Return the valid cursors of the pages before this one, latest last."""
     words = text.split(".")[-MOST_BACK:]
     return tuple(word for word in words if whole_number(word) is not None)
 
 
 def paths(text: str, page: Page, after: str | None, back: tuple[str, ...], columns: str = "") -> Paths:
-    """Rows are found by key, so a page does not know its number: it knows the pages that led to it."""
+    """Return the links. Pages are found by key, so a page knows only the pages that led to it, not its number."""
 
     def to(after: str, back: tuple[str, ...]) -> str:
         more = {"columns": columns} if columns else {}
@@ -67,18 +77,18 @@ def paths(text: str, page: Page, after: str | None, back: tuple[str, ...], colum
     return Paths(first, newer, older)
 
 
-# --- how it was read --------------------------------------------------------------------------------------------
+# --- reading of the search ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A term of the search, the search without it, and the search with its opposite where it has one."""
+    """A term of the search, with the search without it, and the search with its negation if there is one."""
 
     text: str
     words: str
     url: str
     opposite: str = ""
-    verb: str = ""  # what it asks: is, has, not …
+    verb: str = ""  # is, has, not …
     is_negated: bool = False
 
     @property
@@ -93,9 +103,9 @@ class Head:
     chips: list[Chip]
     is_default_state: bool
     any_state_url: str
-    formatted: str  # the search as the chips say it
-    searched: str  # how many were looked at, where not everything was
-    all_jobs: str  # what an act on all that match is about: "1,263 jobs"
+    formatted: str  # the search in the form shown by the chips
+    searched: str  # number of failures searched, if not all
+    all_jobs: str  # what an act on all matches affects: "1,263 jobs"
 
 
 def head(page: Page, text: str) -> Head:
@@ -112,7 +122,7 @@ def head(page: Page, text: str) -> Head:
 
 
 def _all_jobs(page: Page) -> str:
-    """Return the count in words. An act may take fewer of some states, which another search would have to count."""
+    """Return the count as text. An act may affect fewer jobs of some states, which only another search could count."""
     count = page.count
     if count.is_capped:
         return f"more than {number(count.number)} jobs"
@@ -146,7 +156,7 @@ def _verb(term: language.Term) -> str:
 
 
 def _opposite(query: Query, n: int, term: language.Term) -> str:
-    """The search with this term turned round; empty where the language cannot say that."""
+    """Return the search with this term negated; "" if the language cannot express that."""
     if not hasattr(term, "negated"):
         return ""
     turned = replace(term, negated=not term.negated)
@@ -155,12 +165,12 @@ def _opposite(query: Query, n: int, term: language.Term) -> str:
     return links.list_url(text) if language.parse(text).terms == terms else ""
 
 
-# --- what the word at the caret could become ---------------------------------------------------------------------
+# --- completions --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    text: str  # what it becomes
+    text: str  # text after completion
     shown: SafeString | str
     kind: SafeString | str
     count: str
@@ -173,7 +183,7 @@ def options(found: Iterable[tuple[str, str, int | None]]) -> list[Option]:
     ]
 
 
-# --- what a search without a result may have meant ----------------------------------------------------------------
+# --- suggestions for a search without results ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +191,7 @@ class Offer:
     url: str
     text: str
     why: str
-    count: str  # empty where it is one job, by itself
+    count: str  # "" for a single job
 
 
 def near(found: Iterable[Near]) -> list[Offer]:
@@ -189,7 +199,7 @@ def near(found: Iterable[Near]) -> list[Offer]:
 
 
 def offer(one: Near) -> Offer:
-    """A search near to the one that found nothing, or a job, with the link to it."""
+    """Return a similar search, or a job, to suggest instead of a search without results, with its link."""
     if one.failure is not None:
         return Offer(reverse("redrive:failure-detail", args=[one.failure]), one.why, "", "")
     count = f"{number(one.count)}{'+' if one.count_is_capped else ''}"
@@ -201,15 +211,15 @@ def offer(one: Near) -> Offer:
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """The acts that the states in the scope allow."""
+    """Acts allowed by the states in the scope."""
 
     discard: bool
     restore: bool
     readmit: bool
-    reschedule: bool  # all that is listed waits for a retry, and some source can be told when that is due
+    reschedule: bool  # all listed jobs are waiting for a retry, and a source can reschedule retries
 
 
-# What can be done to the groups of the jobs that are chosen, as their own page names it.
+# Acts on the groups of the selected jobs, with the labels of the group's page.
 GROUP_ACTS = (
     ("resolve", "Resolve"), ("mute_day", "Mute for a day"), ("mute_week", "Mute for a week"),
     ("assign_me", "Assign to me"),
@@ -217,7 +227,7 @@ GROUP_ACTS = (
 
 
 def acts(query: Query, shown: Sequence[Failure]) -> Acts:
-    """Return the allowed acts. `shown`: the jobs of the page, which are checked for quarantine if the search names no state."""
+    """Return the allowed acts. `shown`: jobs of the page, checked for quarantine if the search names no state."""
     states = scopes.states_of(query)
     may_hold_quarantined = query.names_state or any(one.state == FailureState.QUARANTINED for one in shown)
     return Acts(
@@ -229,7 +239,7 @@ def acts(query: Query, shown: Sequence[Failure]) -> Acts:
 
 
 def _some_reschedule(query: Query) -> bool:
-    """Return whether a source whose jobs the list can show can reschedule retries."""
+    """Return whether a source of the listed jobs can reschedule retries."""
     source_terms = [term for term in query.terms if isinstance(term, Match) and term.field == "source"]
     return any(
         (can := abilities.capabilities(name)) is not None and can.reschedule
@@ -247,7 +257,7 @@ def _names(term: Match, source: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """A value of a facet: what it holds, the search with it (or without it where it is on), and without its jobs."""
+    """Value of a facet: its jobs, the search with it (without it if it is on), and the search excluding it."""
 
     value: str
     shown: str
@@ -263,7 +273,7 @@ class Facet:
     title: str
     values: list[Narrowing]
     rest: list[Narrowing]
-    counted_over: int | None  # only the newest so many were looked at
+    counted_over: int | None  # only this many latest failures were counted
 
     @property
     def lines(self) -> list[SafeString]:
@@ -278,7 +288,7 @@ def facets(query: Query, found: Facets) -> list[Facet]:
     shown, text = [], language.format(query)
     for name, title in FACETS:
         values = [_narrowing(query, text, name, value, n) for value, n in found.get(name, [])]
-        # A single source is no choice, unless the search names it.
+        # A single source is not a choice, unless the search names it.
         if values and (name != "source" or len(values) > 1 or values[0].is_on):
             over = None if counted_over_all(found) else found.counted_over.get(name)
             shown.append(Facet(name, title, values[:VALUES_SHOWN], values[VALUES_SHOWN:], over))
@@ -286,7 +296,7 @@ def facets(query: Query, found: Facets) -> list[Facet]:
 
 
 def counted_over_all(found: Facets) -> int | None:
-    """Return the number of latest failures over which every facet was counted; None if they differ, or all were counted."""
+    """Return the number of latest failures counted for every facet; None if it differs, or all were counted."""
     over = {found.counted_over.get(name) for name, values in found.items() if values}
     return over.pop() if len(over) == 1 else None
 

@@ -1,4 +1,4 @@
-"""One failure as a page shows it: its arguments, and what may be done with it."""
+"""The page of a failure: its arguments, and the possible acts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dashboard.web import links
 from jobs_admin.core import search_terms
 from jobs_admin.core.redacted_view import Piece, Plain
 from jobs_admin.db import abilities
-from jobs_admin.desk.overview import SourceRow
+from jobs_admin.desk.overview import SEEN, SourceRow
 from jobs_admin.failures import contents
 from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
@@ -37,13 +37,12 @@ __all__ = [
 ]
 
 
-SEEN = "Seen, not replayable: install the guard to capture such jobs."
 _NO_FORM = "The message does not have its queue system's format, so it cannot be given a new ID and replayed."
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Positional or keyword arguments, or headers, as a tree or as the text they are."""
+    """Positional or keyword arguments, or headers, as a tree or as raw text."""
 
     name: str
     tree: SafeString | str = ""
@@ -64,7 +63,7 @@ def addresses(failure: Failure, *, is_complete: bool = False) -> tree.Addresses:
 
 
 def branches(failure: Failure) -> list[Branch]:
-    """Arguments, as far as one page should hold them."""
+    """Return the arguments, as much as one page should contain."""
     return [branch(failure, "args", "Arguments"), branch(failure, "kwargs", "Keyword arguments")]
 
 
@@ -86,7 +85,7 @@ def branch_of(piece: Piece, field_name: str, name: str, to: tree.Addresses) -> B
 
 
 def document(failure: Failure) -> dict[str, Any]:
-    """The copies of arguments and headers as values. What is not JSON is left out."""
+    """Return arguments and headers as values; what is not JSON is omitted."""
     found = {}
     for name in ("args", "kwargs", "headers"):
         try:
@@ -98,7 +97,7 @@ def document(failure: Failure) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """The acts that the viewer may do on a failure now, and why the others cannot be done."""
+    """Acts that the viewer may do on a failure now, and why the others are not possible."""
 
     replay: bool
     edit: bool
@@ -106,9 +105,9 @@ class Acts:
     restore: bool
     why_not: str = ""
     readmit: bool = False
-    settle: ReplayItem | None = None  # sent for good: a person may know what became of it
-    no_edit: str = ""  # why its arguments cannot be changed, where it can be sent as it was
-    reschedule_url: str = ""  # where it is decided when its retry runs; "" where nobody can
+    settle: ReplayItem | None = None  # sent without a reported outcome, which a person may know
+    no_edit: str = ""  # why its arguments cannot be edited although it can be replayed
+    reschedule_url: str = ""  # URL that reschedules its retry; "" if no one can
 
 
 _CANNOT_REPLAY = {
@@ -135,7 +134,7 @@ def acts(
     sent: ReplayItem | None = None,
     source: SourceRow | None = None,
 ) -> Acts:
-    """`sent`: what was sent of it for good, see `sent_for_good`."""
+    """Return the acts. `sent`: the item returned by `sent_for_good`."""
     if not viewer.may(OPERATOR, failure.source):
         return Acts(False, False, False, False, f"Replay and discard need the role operator on {failure.source}.")
     is_dead = failure.state == FailureState.DEAD
@@ -154,14 +153,12 @@ def acts(
     if (failure.caveats or 0) & Caveat.SEEN:
         return Acts(False, False, discard, restore, SEEN)
     if not is_complete:
-        return Acts(
-            False, False, discard, restore, "The message was too large to store, so the job cannot be replayed."
-        )
+        what = "too large to store" if (failure.caveats or 0) & Caveat.TRUNCATED else "not stored"
+        return Acts(False, False, discard, restore, f"The message was {what}, so the job cannot be replayed.")
     if (failure.caveats or 0) & Caveat.NO_FORM:
         return Acts(False, False, discard, restore, _NO_FORM)
-    if closed := (source.read_only if source else None):
-        return Acts(False, False, discard, restore, f"{failure.source} is read-only: {closed.get('text', '')}")
-    if why_not := abilities.missing_ability(failure.source, "replay"):
+    why_not = source.why_no_replay if source else abilities.missing_ability(failure.source, "replay")
+    if why_not:
         return Acts(False, False, discard, restore, why_not)
     no_edit = why_not_editable(failure)
     return Acts(True, not no_edit, discard, restore, no_edit=no_edit)
@@ -173,8 +170,9 @@ def _reschedule_url(failure: Failure) -> str:
 
 
 def why_not_editable(failure: Failure) -> str:
-    """Return why the arguments cannot be edited: the source has no edits, or the stored copy is not complete JSON of the
-    right shapes. "" if they can be.
+    """Return why the arguments cannot be edited; "" if they can.
+
+    The source does not support edits, or the stored copy is not complete JSON of the right shapes.
     """
     if why_not := abilities.missing_ability(failure.source, "edit"):
         return why_not
@@ -189,7 +187,7 @@ _INCOMPLETE = "The arguments are not stored as complete JSON, so they cannot be 
 
 
 def open_item(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:
-    """The one of a replay that still hears of it."""
+    """Return the item of a replay that still expects reports."""
     if failure.state == FailureState.GONE:
         return None
     return next((item for item in items if item.state in OPEN_ITEM), None)
@@ -213,14 +211,17 @@ _TO_DO = {
 
 
 def waits(item: ReplayItem | None) -> Waits | None:
-    """Return why this item is waiting; None where its replay is sending."""
+    """Return why this item is waiting; None if its replay is sending."""
     if item is None or item.state != ItemState.PLANNED or item.replay.state not in _TO_DO:
         return None
     return Waits(item.replay.state, item.replay.current_hold_reason, _TO_DO[ReplayState(item.replay.state)])
 
 
 def sent_for_good(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:
-    """Return the item that sent the job to a system without outcomes; None if it is not gone, or left automatically."""
+    """Return the item that sent the job to a system without outcomes.
+
+    None if the job is not gone, or left automatically.
+    """
     if failure.state != FailureState.GONE:
         return None
     return next((item for item in items if (item.run, item.state) == (failure.run, ItemState.SENT)), None)

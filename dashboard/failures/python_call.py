@@ -1,6 +1,6 @@
-"""A job as Python, to paste into a shell of the application: right for every JSON, and not to be run by mistake.
+"""A job as Python code, to paste into a shell of the application: correct for any JSON, and safe against accidents.
 
-What was hidden or cut stands as a name that nothing defines (`REDACTED`): Python stops there with a NameError, and no
+Redacted or truncated values become an undefined name (`REDACTED`), so that Python stops with a NameError and no
 placeholder is ever charged, mailed or written.
 """
 
@@ -13,16 +13,16 @@ from typing import Any
 from jobs_admin.core.redacted_view import Piece
 from jobs_admin.core.text import marked, representable
 
-DEEPEST = 60  # Python's own parser stops at some 90 brackets
-DEEPEST_INDENT = 10  # levels: a list of a million entries below sixty levels would be indented by 240 MB
+DEEPEST = 60  # Python's own parser stops at about 90 brackets
+DEEPEST_INDENT = 10  # levels: a list of a million entries below sixty levels would need 240 MB of indentation
 _LONGEST_LINE = 88
 _CUT = ("… (cut)", "… nested too deep to show …", " more …", " bits …", "too many to show …", " more")
 
 
 def send_task(task: str, queue: str | None, args: Piece, kwargs: Piece, notes: list[str]) -> str:
-    """Return a call of `app.send_task`; `notes` are lines of comment that identify the job.
+    """Return a call of `app.send_task`; `notes` are comment lines that identify the job.
 
-    Without a queue the call names none: the app routes the task, as it does for its own calls.
+    Without a queue the call names none, and the app routes the task as for its own calls.
     """
     writer = _Writer()
     call = [
@@ -42,12 +42,12 @@ def send_task(task: str, queue: str | None, args: Piece, kwargs: Piece, notes: l
 
 
 def comment(text: str) -> str:
-    """`text` in one line that Python does not read, whatever it holds: a bare carriage return would end a comment."""
+    """Return `text` as a one-line comment, whatever it contains: a bare carriage return would end a comment."""
     return f"# {' '.join(marked(representable(text)).split())}"
 
 
 def _string(text: str) -> str:
-    """A literal in which nothing is invisible, and no line ends."""
+    """Return a string literal without invisible characters and line ends."""
     quoted = repr(text)
     return f'"{quoted[1:-1]}"' if quoted[0] == "'" and '"' not in quoted else quoted
 
@@ -57,7 +57,7 @@ class _Writer:
         self.hidden = self.cut = 0
 
     def literal(self, piece: Piece, level: int) -> str:
-        """Return a literal, with one entry a line if it is long."""
+        """Return a literal, with one entry per line if it is long."""
         kind = piece.kind
         if kind == "object":
             inside = [f"{self._name(name)}: {self._inner(one, level)}" for name, one in piece.entries()]
@@ -98,7 +98,7 @@ class _Writer:
 
 
 def _bracketed(opening: str, inside: list[str], closing: str, level: int) -> str:
-    if sum(map(len, inside)) <= _LONGEST_LINE:  # else it is not joined to be looked at: it may be megabytes
+    if sum(map(len, inside)) <= _LONGEST_LINE:  # otherwise not joined just to measure it: it may have megabytes
         short = ", ".join(inside)
         if len(short) <= _LONGEST_LINE and "\n" not in short:
             return f"{opening}{short}{closing}"

@@ -1,4 +1,4 @@
-"""A job in quarantine as its row shows it: how it ended its workers, in words."""
+"""A job in quarantine as displayed in its row: how it ended its workers, in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from django.urls import reverse
 
 from dashboard.failures.timeline import short
-from jobs_admin.failures import unread
+from jobs_admin.failures import explanations
 from jobs_admin.failures.quarantine import Crash, QuarantinedJob, crashes_of
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, Viewer
@@ -27,7 +27,7 @@ class CrashLine:
     how: str
     worker: str
     message: str
-    beside: str  # who else may have been it
+    beside: str  # other jobs that may have caused the crash
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def lines(failure: Failure) -> list[CrashLine]:
 
 
 def _sum(quarantined: QuarantinedJob) -> str:
-    if unread.short(quarantined.failure):
-        return unread.short(quarantined.failure)
+    if explanations.short_unread(quarantined.failure):
+        return explanations.short_unread(quarantined.failure)
     n = len(quarantined.crashes)
     if not n:
         return "no crash records"

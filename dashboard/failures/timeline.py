@@ -1,4 +1,4 @@
-"""The runs of a failure and their attempts, ready for the page. A long history is folded, and nothing of it is lost."""
+"""Runs of a failure and their attempts, prepared for the page. A long history is folded, not truncated."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jobs_admin.core.text import class_name
 from jobs_admin.failures.histories import MESSAGE_SHOWN, Ended, History
 from jobs_admin.models import Failure, ReplayItem
 
-# What a run shows at once; the earlier attempts of a job that was retried for days open on demand.
+# Attempts of a run shown at once; earlier attempts of a job retried for days are loaded on demand.
 ATTEMPTS_SHOWN = 8
-RUNS_SHOWN = 8  # with their attempts, the latest; of earlier ones a line each
+RUNS_SHOWN = 8  # latest runs shown with their attempts; earlier ones take one line each
 
 ENDED = {
     "exception": "failed",
@@ -40,12 +40,12 @@ ENDED = {
 
 
 class Row(TypedDict):
-    """One attempt, every word of it ready to be shown."""
+    """One attempt, prepared for display."""
 
     n: int
-    tone: str  # the state whose colour and shape it has
+    tone: str  # state that determines colour and shape
     state: str
-    url: str  # this attempt's own error and traceback; empty where it ran well
+    url: str  # error and traceback of this attempt; "" if it succeeded
     is_chosen: bool
     error: str
     error_title: str
@@ -56,23 +56,24 @@ class Row(TypedDict):
     host: str
     release: str
     policy: str
-    policy_url: str  # that version of it
+    policy_url: str  # URL of that policy version
     reason: str
     waited: str
 
 
 @dataclass(slots=True)
 class Run:
-    """One run on the timeline, attempts in their order."""
+    """One run on the timeline, with its attempts in order."""
 
     n: int
     job_id: str
-    item: ReplayItem | None = None  # what started it; None for run 1 and for runs of before we knew
+    # The replay item that started it; None for run 1 and for runs older than the records.
+    item: ReplayItem | None = None
     rows: list[Row] = field(default_factory=list)
-    hidden: int = 0  # how many earlier attempts are not among the rows
+    hidden: int = 0  # number of earlier attempts that are not among the rows
     hidden_url: str = ""
-    is_folded: bool = False  # a run long ago: a line without its attempts
-    diff_url: str = ""  # what changed since the run before
+    is_folded: bool = False  # an old run: one line without its attempts
+    diff_url: str = ""  # difference from the previous run
 
 
 def short(error_type: str) -> str:
@@ -81,7 +82,7 @@ def short(error_type: str) -> str:
 
 
 def runs(failure: Failure, history: History, items: Sequence[ReplayItem], chosen: int | None = None) -> list[Run]:
-    """Every run of a failure, first to last; `chosen` is the attempt whose traceback the page shows."""
+    """Return all runs of a failure, first to last; the traceback of `chosen` is shown on the page."""
     base = f"{reverse('redrive:failure-detail', args=[failure.pk])}attempts/"
     started_by = {item.run: item for item in items if item.state not in {"planned", "cancelled"}}
     by_run: dict[int, list[Ended]] = {}
@@ -89,7 +90,7 @@ def runs(failure: Failure, history: History, items: Sequence[ReplayItem], chosen
         by_run.setdefault(ended.run, []).append(ended)
     numbers = sorted({failure.run, *started_by, *history.counts})
     found = []
-    last = None  # the run before, and an attempt of it
+    last = None  # the previous run, and one of its attempts
     for n in numbers:
         item = started_by.get(n)
         run = Run(n, _job_id(failure, n, item, by_run.get(n)), item, is_folded=n in numbers[:-RUNS_SHOWN])
@@ -107,7 +108,7 @@ def runs(failure: Failure, history: History, items: Sequence[ReplayItem], chosen
 
 
 def _latest(ended: list[Ended]) -> list[Ended]:
-    """The last ATTEMPTS_SHOWN, but no part of the rows of one number: the rest is asked for by number."""
+    """Return the last ATTEMPTS_SHOWN, never splitting attempts of one number: the others are loaded by number."""
     if len(ended) <= ATTEMPTS_SHOWN:
         return ended
     cut = ended[-ATTEMPTS_SHOWN - 1].attempt
@@ -141,7 +142,7 @@ def _row(one: Ended, base: str, chosen: int | None) -> Row:
         at=clock(one.ended_at),
         took="" if one.duration_s is None else duration(one.duration_s),
         worker=visible(one.worker),
-        # `emails@worker-3` says it already.
+        # A worker such as `emails@worker-3` already contains its host.
         host="" if one.worker.endswith(f"@{one.host}") else visible(one.host),
         release=visible(one.release),
         policy=visible(one.policy),

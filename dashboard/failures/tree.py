@@ -1,7 +1,7 @@
-"""Arguments as a tree that opens piece by piece: short ones at once, long ones where a person opens them.
+"""Arguments as a tree: short branches are open, long ones load on demand.
 
-A place in the tree is `kwargs.0.17`: the argument's name, then numbers of entries, so that no address holds what a job
-said. What is shown to a person is the path by names: `kwargs.order.lines.17`.
+A position in the tree is written `kwargs.0.17`: the name of the argument, then entry numbers, so that URLs contain no
+text of jobs. Readers see the path by names: `kwargs.order.lines.17`.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from jobs_admin.core import query as language
 from jobs_admin.core.redacted_view import Piece
 from jobs_admin.core.text import representable, whole_number
 
-# What one answer may hold: beyond it the rest follows from an entry on.
+# Lines per response; further ones are loaded from an entry on.
 MOST_LINES = 200
-LONGEST_TEXT = 600  # characters of a text among others
-LONGEST_LEAF = 200_000  # and of a leaf that is opened on its own
-SHORT = 24  # lines: a branch of no more is shown whole, and a longer one shut until it is opened
-OPEN_LEVELS = 2  # the first levels stand open, however long
-OPEN_ENTRIES = 12  # within those: a branch of more begins folded
-LONGEST_LIKE = 100  # characters of a value that a search may name
+LONGEST_TEXT = 600  # characters of a text within the tree
+LONGEST_LEAF = 200_000  # characters of a leaf opened on its own
+SHORT = 24  # lines: a branch up to this length is shown completely, a longer one closed
+OPEN_LEVELS = 2  # the first levels are open, however long
+OPEN_ENTRIES = 12  # entries: within those levels, longer branches are folded
+LONGEST_LIKE = 100  # characters of a value that can be searched for
 LONGEST_NAME = 200  # characters of an entry's name
-LONGEST_PATH = 2_000  # a line holds the names of all that it is in: what is below ends in CUT
+LONGEST_PATH = 2_000  # characters of a path, which repeats all names above; deeper paths end in CUT
 CUT = "…"
 MOST_FOUND = 100
-MOST_SEARCHED = 500_000  # values that a search for a word visits
+MOST_SEARCHED = 500_000  # values visited by a search for a word
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the tree, in the order of the page."""
+    """One line of the tree, in display order."""
 
     what: str  # leaf, long, open, close, folded, more
     key: str = ""
     kind: str = ""
-    text: str = ""  # a leaf's value, or what a branch holds: "3 entries"
-    at: str = ""  # the place of what opens on demand
-    path: str = ""  # by names
-    start: int = 0  # for `more`: the first entry that is not shown yet
-    like: str = ""  # the search for failures with this value here
+    text: str = ""  # value of a leaf, or content of a branch: "3 entries"
+    at: str = ""  # position, if it loads on demand
+    path: str = ""  # path by names
+    start: int = 0  # for `more`: number of the first entry not shown
+    like: str = ""  # search for failures with this value at this path
 
 
 def lines(piece: Piece, at: str, path: str = "", start: int = 0) -> list[Line]:
-    """The lines for the entries of `piece` from number `start` (from 0), at most some MOST_LINES of them."""
+    """Return the lines for the entries of `piece` from number `start` (from 0), at most about MOST_LINES."""
     if not piece.is_branch:
         text = piece.text(LONGEST_LEAF)
         return [Line("leaf", kind=piece.kind, text=text if piece.size <= LONGEST_LEAF else f"{text}… (cut)", path=path)]
@@ -58,9 +58,9 @@ def lines(piece: Piece, at: str, path: str = "", start: int = 0) -> list[Line]:
 
 
 def find(piece: Piece, at: str, path: str, words: str) -> tuple[list[Line], bool]:
-    """Every value under `piece` whose path or text holds `words`, at most MOST_FOUND; whether all was looked at.
+    """Return the values below `piece` whose path or text contains `words`, at most MOST_FOUND, and if all were read.
 
-    A hidden value is found by its path alone: what is compared is what is shown.
+    Values are compared as displayed, so a redacted one is found only by its path.
     """
     found: list[Line] = []
     sought = words.lower()
@@ -77,7 +77,7 @@ def find(piece: Piece, at: str, path: str, words: str) -> tuple[list[Line], bool
 
 
 def _all(piece: Piece, at: str, path: str) -> Iterator[tuple[Piece, str, str]]:
-    """(piece, place, path) of `piece` and all under it, in the order of the page; holds no more than one of each level."""
+    """Yield (piece, position, path) of `piece` and all below it, in display order, with constant memory per level."""
     yield piece, at, path
     levels = [(at, path, enumerate(piece.entries()))]
     while levels:
@@ -94,7 +94,7 @@ def _all(piece: Piece, at: str, path: str) -> Iterator[tuple[Piece, str, str]]:
 
 
 def opened(piece: Piece, steps: str) -> tuple[Piece, list[str]]:
-    """Return the value at `steps` (`0.17`, indexes of entries) under `piece`, and the names on the way. Raises KeyError."""
+    """Return the value at `steps` (`0.17`, indexes of entries) below `piece`, and the path's names. Raises KeyError."""
     names = []
     for step in steps.split(".") if steps else []:
         number = whole_number(step, digits=9)
@@ -110,9 +110,9 @@ _PLAIN_NAME = re.compile(r"[\w-]{1,100}\Z")
 
 
 def joined(path: str, name: str) -> str:
-    """Return a path with a name appended: `kwargs.order.id`; a name that is no identifier is quoted: `kwargs."a.b"`.
+    """Return a path with a name appended: `kwargs.order.id`, or `kwargs."a.b"` if the name is no identifier.
 
-    Names and paths are cut: a name of megabytes would be repeated in every line below it.
+    Names and paths are truncated: a name of megabytes would be repeated in every line below it.
     """
     if len(path) > LONGEST_PATH:
         return path if path.endswith(CUT) else f"{path}.{CUT}"
@@ -126,7 +126,7 @@ def short_name(name: str) -> str:
 
 
 class _Budget:
-    """The lines that one answer may still have."""
+    """Number of lines left for one response."""
 
     def __init__(self, lines: int) -> None:
         self.left = lines
@@ -164,7 +164,7 @@ def _leaf(piece: Piece, key: str, at: str, path: str) -> Line:
 
 
 def _like(path: str, text: str) -> str:
-    """The search for the same value in the same place; "" where none can be written."""
+    """Return the search for the same value at the same path; "" if it cannot be expressed."""
     if not text or len(text) > LONGEST_LIKE or '"' in path or CUT in path or not path.startswith(("args.", "kwargs.")):
         return ""
     return language.qualifier(path, text)
@@ -175,7 +175,7 @@ def _holds(piece: Piece) -> str:
 
 
 def _is_short(piece: Piece, limit: int) -> bool:
-    """Return whether a branch has at most `limit` values. Visits no more than that many."""
+    """Return whether a branch has at most `limit` values, visiting no more than that."""
     seen, waiting = 0, [piece]
     while waiting:
         one = waiting.pop()
@@ -187,8 +187,8 @@ def _is_short(piece: Piece, limit: int) -> bool:
     return True
 
 
-# ---------- as HTML ----------
-# Written here and not in a template: a page holds up to two hundred lines, and each cost as much as ten of these.
+# --- HTML -----------------------------------------------------------------------------------------------------------
+# Not a template: a page has up to two hundred lines, and each would cost as much as ten of these.
 
 _LEAF = '<li><span class="key"{}>{}</span> <span class="value is-{}">{}</span>{}</li>'
 _OPEN = '<li><details open><summary><span class="key"{}>{}</span> <span class="holds">{}</span></summary><ul>'
@@ -199,16 +199,16 @@ _LIKE = '<a class="like" href="{}" title="Find failures with this value">like th
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The links of the lines of one tree."""
+    """URLs of the lines of one tree."""
 
-    opened: str  # the part that opens a place
+    opened: str  # the part that opens a position
     search: str  # the list of failures
-    query: str = ""  # what every address of this tree also says: `whole=1`
-    indexed: frozenset[str] = frozenset()  # the paths of values that a search finds
+    query: str = ""  # added to every URL of this tree: `whole=1`
+    indexed: frozenset[str] = frozenset()  # paths of values that can be searched for
 
 
 def as_html(shown: list[Line], to: Addresses, *, is_part: bool = False) -> SafeString:
-    """The lines as a list; `is_part` for those that follow others in a list that is there already."""
+    """Return the lines as a list; `is_part`: lines that continue a displayed list."""
     parts = [_html(line, to) for line in shown]
     inside = mark_safe("".join(parts))  # noqa: S308  (each part escapes what it holds)
     return inside if is_part else format_html('<ul class="tree">{}</ul>', inside)

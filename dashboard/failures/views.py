@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
@@ -20,19 +21,21 @@ from jobs_admin import config, failures
 from jobs_admin.core.coverage import UNKNOWN_QUEUE
 from jobs_admin.core.redacted_view import Piece, build_display
 from jobs_admin.core.text import whole_number
-from jobs_admin.db import abilities, priorities
+from jobs_admin.core.trace_context import find_traces
+from jobs_admin.db import abilities
 from jobs_admin.desk import overview
-from jobs_admin.failures import contents, histories, list_columns, lost, related_jobs, unread
+from jobs_admin.failures import contents, explanations, histories, related_jobs, saved_views
+from jobs_admin.failures.links import links_of
 from jobs_admin.fleet import stranded
-from jobs_admin.models import Attempt, Failure, Traceback
+from jobs_admin.groups import dependencies
+from jobs_admin.models import Attempt, Failure
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.failure import Caveat
 from jobs_admin.queues import coverage
-from jobs_admin.replays import progress
-from jobs_admin.search import scope
+from jobs_admin.replays import prognosis, progress
+from jobs_admin.rights import replay_sight
 
-# What changes by itself, and is looked at anew while it does.
-# A message up to here is read for a copy button; of a larger one the copy is what the page shows.
+# Size up to which a message is read for a copy button; beyond it the displayed copy is used.
 LARGEST_COPY = 2 * 1024 * 1024
 LARGEST_INDENTED = 200_000  # characters of JSON
 
@@ -54,13 +57,19 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 def page(
     request: HttpRequest, failure: Failure, *, status: int = 200, chosen: Attempt | None = None, **more: object
 ) -> HttpResponse:
-    """The failure's page, or its part beside the list; acts answer with it too."""
+    """Show the failure as a page, or as the part beside the list; acts return it too."""
     items = progress.items_of_failure(failure)
-    scope.restrict_replays(request.viewer, [item.replay for item in items])
+    replay_sight.restrict(request.viewer, [item.replay for item in items])
     open_item, sent = failure_page.open_item(failure, items), failure_page.sent_for_good(failure, items)
     payload = failure.payloads.order_by("-run").values("size", "is_whole").first()
     is_complete = bool(payload and payload["is_whole"])
     past, source = histories.history(failure), overview.source(request.viewer, failure.source)
+    acts = failure_page.acts(
+        request.viewer, failure, open_item=open_item, is_complete=is_complete, sent=sent, source=source
+    )
+    likely = {}
+    if acts.replay and failure.group_id:
+        likely = prognosis.predict_groups(request.viewer, [failure.group_id], timezone.now())
     context = {
         "failure": failure,
         "url": reverse("redrive:failure-detail", args=[failure.pk]),
@@ -71,25 +80,27 @@ def page(
         "open_item": open_item,
         "waits": failure_page.waits(open_item),
         "most_attempts": columns.most_attempts(failure),
-        "priority": priorities.priority_text(failure.source, failure.priority),
+        "priority": abilities.priority_text(failure.source, failure.priority),
         "is_live": bool(open_item) or failure.state in stranded.ON_THE_WAY,
         "branches": failure_page.branches(failure),
         "headers": failure_page.branch(failure, "headers", "Headers"),
         "payload": payload,
         "is_cut": is_complete and contents.is_cut(failure),
-        "acts": failure_page.acts(
-            request.viewer, failure, open_item=open_item, is_complete=is_complete, sent=sent, source=source
-        ),
+        "acts": acts,
+        "likely": next((one.sentence("Its group") for one in likely.values()), ""),  # the warning before a replay
         "source": source,
         "removes": bool((can := abilities.capabilities(failure.source)) and can.remove),
         "crashes": quarantine.lines(failure),
-        "unread": unread.explanation(failure),
+        "unread": explanations.explain_unread(failure),
         **_stranded(failure, source),
-        "lost": lost.explanation(failure),
+        "lost": explanations.explain_lost(failure),
+        "is_queue_unknown": coverage.is_queue_unknown(failure.source, failure.queue),
         "guard_snippet": coverage.snippet(failure.source) if (failure.caveats or 0) & Caveat.SEEN else "",
         "is_history": "demo-history" in failure.labels.split(),
         "group_count": failures.group_count(request.viewer, failure.group) if failure.group else None,
         "group_url": reverse("redrive:group-detail", args=[failure.group.name]) if failure.group else "",
+        "dependency": dependencies.of_failure(failure),
+        **_links(failure),
         "alike_url": links.list_url(f"group:{failure.group.name}") if failure.group else "",
         "row": _row_beside(request, failure),
         **attempt_context(failure, chosen),
@@ -98,8 +109,22 @@ def page(
     return render_page(request, "redrive/failures/detail.html", context, part="failure", status=status)
 
 
+def _links(failure: Failure) -> dict[str, object]:
+    """Return the links to other tools, and the ids that are shown as text without a link."""
+    traces = find_traces(failure.headers)
+    ids = {
+        "Trace": next((trace.trace_id for trace in traces.values()), ""),
+        "Logs": "",
+        "Sentry": failure.event_id or "",
+    }
+    urls = {link.name: link.url for link in links_of(failure, traces)}
+    return {
+        "links": [(name, known_as, urls.get(name, "")) for name, known_as in ids.items() if known_as or name in urls]
+    }
+
+
 def _stranded(failure: Failure, source: overview.SourceRow | None) -> dict[str, object]:
-    """The worker that is gone with this job, of a job that is on its way."""
+    """Return the worker that is gone with this job, for a job in flight."""
     if failure.state not in stranded.ON_THE_WAY or source is None or not stranded.has_finding(source.findings):
         return {"stranded": None}
     found = stranded.find_for_job(failure.source, failure.job_id)
@@ -114,30 +139,32 @@ def _row_beside(request: HttpRequest, failure: Failure) -> SafeString | str:
     viewer = request.viewer
     sources = [name for name in config.sources() if viewer.may(VIEWER, name)]
     of_view = QueryDict(beside.query).get("columns", "")
-    shown = columns.chosen(of_view.split(",") if of_view else list_columns.read(viewer))
+    shown = columns.chosen(of_view.split(",") if of_view else saved_views.read_columns(viewer))
     (row,) = columns.rows([failure], shown, may_act=viewer.may_anywhere(OPERATOR), sources=sources)
     return row
 
 
 def attempt_context(failure: Failure, chosen: Attempt | None) -> dict[str, object]:
-    """Return the error and the traceback of one attempt; without one, of the latest that failed."""
+    """Return error and traceback of one attempt, by default the latest that failed."""
     return {
         "chosen": chosen,
         "chosen_error": failure_page.short(chosen.error_type) if chosen else "",
-        "trace": _trace((chosen or failure).traceback),
+        "trace": _trace(chosen or failure),
         "trace_url": reverse("redrive:failure-text", args=[failure.pk, "traceback"])
         + (f"?attempt={chosen.pk}" if chosen else ""),
     }
 
 
-def _trace(stack: Traceback | None) -> SafeString | str:
-    return tracebacks.as_html(stack.sha256, lambda: stack.text) if stack else ""
+def _trace(one: Failure | Attempt) -> SafeString | str:
+    if (stack := one.traceback) is None:
+        return ""
+    return tracebacks.with_message(tracebacks.as_html(stack.sha256, lambda: stack.text), one.error_type, one.message)
 
 
 @require_safe
 @can(VIEWER)
 def attempt(request: HttpRequest, pk: int, attempt_pk: int) -> HttpResponse:
-    """One attempt's own error and traceback: the part beside the timeline, or the page with it chosen."""
+    """Show error and traceback of one attempt: the part beside the timeline, or the page with it selected."""
     failure = get_failure(request, pk)
     one = _attempt(failure, attempt_pk)
     if request.htmx and not request.htmx.history_restore_request:
@@ -160,7 +187,7 @@ def _attempt(failure: Failure, pk: int) -> Attempt:
 @require_safe
 @can(VIEWER)
 def attempts(request: HttpRequest, pk: int) -> HttpResponse:
-    """The attempts of one run that its page has folded."""
+    """Show the folded attempts of one run."""
     failure = get_failure(request, pk)
     run, before = _number(request, "run", "1"), _number(request, "before", "0")
     ended, more = histories.earlier(failure, run, before or None)
@@ -177,7 +204,7 @@ def attempts(request: HttpRequest, pk: int) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def related(request: HttpRequest, pk: int) -> HttpResponse:
-    """The jobs that this one came from and led to, and the failures that are like it: asked for by the page itself."""
+    """Show parent and child jobs, and similar failures; loaded by the page after it is displayed."""
     failure = get_failure(request, pk)
     relatives = related_jobs.find_related(request.viewer, failure)
     alike = [
@@ -207,9 +234,9 @@ def _number(request: HttpRequest, name: str, default: str) -> int:
 @require_safe
 @can(VIEWER)
 def opened(request: HttpRequest, pk: int) -> HttpResponse:
-    """One branch of a failure's arguments, from an entry on; or what is found under it.
+    """Show one branch of a failure's arguments from an entry on, or matches of a search within it.
 
-    `at`: `kwargs.0.17`, numbers of entries. `whole=1`: read from the kept message, not from the copy that was cut.
+    `at`: `kwargs.0.17`, numbers of entries. `whole=1` reads the stored message instead of the truncated copy.
     """
     failure = get_failure(request, pk)
     at, start, words = request.GET.get("at", ""), _number(request, "from", "0"), request.GET.get("find", "").strip()
@@ -269,25 +296,30 @@ def _search_result(roots: dict[str, Piece], words: str, to: tree.Addresses) -> d
 @require_safe
 @can(VIEWER)
 def as_text(request: HttpRequest, pk: int, form: str) -> HttpResponse:
-    """Return the text of a copy button: the job as a Python call or as JSON, its traceback, its redacted arguments."""
+    """Return the text of a copy button: the job as Python call or JSON, its traceback, or its redacted arguments."""
     failure = get_failure(request, pk)
     chosen = _attempt(failure, _number(request, "attempt", "")) if "attempt" in request.GET else None
     if form == "traceback":
-        stack = (chosen or failure).traceback
-        text = stack.text if stack else ""
+        text = _trace_text(chosen or failure)
     else:
         text = {"python": _python, "json": _json}[form](failure)
-    # A lone surrogate as its escape, which in JSON means the same.
+    # A lone surrogate becomes its escape, which means the same in JSON.
     return HttpResponse(text.encode("utf-8", "backslashreplace"), content_type="text/plain; charset=utf-8")
 
 
+def _trace_text(one: Failure | Attempt) -> str:
+    text = one.traceback.text if one.traceback else ""
+    is_bare = text.rstrip().rpartition("\n")[2].rpartition(".")[2] == failure_page.short(one.error_type)
+    return f"{text.rstrip()}: {one.message}\n" if is_bare and one.message else text
+
+
 def _copied(failure: Failure) -> contents.Contents:
-    """The arguments whole where they can be read so, else the copy. Raises contents.Unreadable."""
+    """Return the complete arguments if they are readable, otherwise the copy. Raises contents.Unreadable."""
     if contents.is_cut(failure) and failure.payloads.filter(is_whole=True, size__lte=LARGEST_COPY).exists():
         try:
             return contents.message(failure)
         except contents.Unreadable:
-            pass  # the copy says what was cut from it
+            pass  # the copy marks where it was truncated
     return contents.copy(failure)
 
 
@@ -316,7 +348,7 @@ def _json(failure: Failure) -> str:
         stored = _copied(failure)
         arguments |= {"args": build_display(stored.args), "kwargs": build_display(stored.kwargs)}
     except contents.Unreadable:
-        pass  # what is no JSON is left out
+        pass  # omitted if not JSON
     job = {
         "task": failure.task,
         "id": failure.job_id,
@@ -326,5 +358,5 @@ def _json(failure: Failure) -> str:
         "error": {"type": failure.error_type, "message": failure.message, "failed_at": failure.failed_at.isoformat()},
     }
     text = json.dumps(job, ensure_ascii=False)
-    # Indenting is for people, who do not read megabytes; it costs seconds where they are nested deep.
+    # Indentation is for people, who do not read megabytes; it takes seconds for deep nesting.
     return (json.dumps(job, indent=2, ensure_ascii=False) if len(text) <= LARGEST_INDENTED else text) + "\n"

@@ -1,1 +1,1 @@
-"""Pages of groups: the list, one group, the acts on it, and its calls."""
+"""Pages and API calls of groups: the list, one group, and its acts."""

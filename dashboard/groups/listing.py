@@ -1,8 +1,8 @@
-"""The list of groups as a page shows it: chips of what is shown, columns, rows with all their words ready."""
+"""The list of groups as displayed: filters as chips, columns, and rows prepared for display."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -16,20 +16,22 @@ from django.utils.safestring import SafeString
 from dashboard.web import links
 from dashboard.web.figures import ago, clock, number, percent
 from dashboard.web.pictures import sparkline, state
-from dashboard.web.text import parted, visible
+from dashboard.web.text import parted, visible, visible_text
 from jobs_admin.core.text import whole_number
 from jobs_admin.failures import GroupPage, GroupRow
 from jobs_admin.groups import OPEN
+from jobs_admin.groups.dependencies import Named
 from jobs_admin.models import Group
 from jobs_admin.models.group import GroupState
 from jobs_admin.queues import rates
+from jobs_admin.replays import ReadyJobs
 
 ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A column that can be sorted by."""
+    """A sortable column."""
 
     words: str
     url: str
@@ -47,11 +49,11 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The filters in the address of the list."""
+    """Filters in the URL of the list."""
 
     text: str = ""
-    state: str = ""  # a state of groups, `all`, or empty for those that wait for somebody
-    assigned: str | None = None  # `me`, a user's name, empty for nobody; None for whomever
+    state: str = ""  # a group state, `all`, or "" for those that need attention
+    assigned: str | None = None  # `me`, a username, "" for unassigned; None for any
     order: str = "last_seen"
 
     @property
@@ -61,7 +63,7 @@ class Filters:
         return (self.state,) if self.state else tuple(OPEN)
 
     def url(self, **changes: object) -> str:
-        """Return the address of the list with these filters changed."""
+        """Return the URL of the list with these filters changed."""
         values = {"q": self.text, "state": self.state, "assigned": self.assigned, "order": self.order, **changes}
         if values["order"] == "last_seen":
             values["order"] = ""
@@ -70,7 +72,7 @@ class Filters:
 
 
 def filters_from(parameters: dict[str, str]) -> Filters:
-    """Return the filters of an address; invalid ones are dropped."""
+    """Return the filters of a URL; invalid ones are dropped."""
     given, assigned = parameters.get("state", ""), parameters.get("assigned")
     return Filters(
         text=parameters.get("q", ""),
@@ -81,7 +83,7 @@ def filters_from(parameters: dict[str, str]) -> Filters:
 
 
 def state_chips(filters: Filters, page: GroupPage) -> list[Chip]:
-    """Return a chip for each state with its number of groups, so that nothing is hidden without a chip."""
+    """Return a chip with the number of groups for each state, so that every group is under a chip."""
     by_state = page.by_state
     totals = {"": sum(by_state.get(name, 0) for name in OPEN), **{name: by_state.get(name, 0) for name in _CHIPS}}
     totals[ALL] = sum(by_state.values())
@@ -139,37 +141,45 @@ def rows(
     all_dead: int = 0,
     now: datetime | None = None,
     may_act: bool = False,
-    may_replay: bool = False,
+    ready: Mapping[int, ReadyJobs] | None = None,
+    source: str = "",
 ) -> list[SafeString]:
-    """Return the rows of the table of groups. `all_dead`: the jobs of which shares are computed. `may_replay`: with a
-    column of links to the replay of each group's dead jobs.
+    """Return the rows of the table of groups.
+
+    `all_dead`: number of dead jobs for the shares. `ready`: adds a column of links that replay these jobs. `source`:
+    the only source counted, and the target of links.
     """
     now = now or timezone.now()
     pages, failures = reverse("redrive:group-list"), reverse("redrive:failure-list")
-    return [_row(row, pages, failures, all_dead, now, may_act, may_replay) for row in found]
+    return [_row(row, pages, failures, all_dead, now, may_act, ready, source) for row in found]
 
 
 _DOT = ' <span class="dot">·</span> '
 
 
-@lru_cache(
-    maxsize=2048
-)  # what groups are called, and where they are: always the same few, none longer than 500 characters
+@lru_cache(maxsize=2048)  # names and places of groups: few distinct values, none longer than 500 characters
 def _name(text: str) -> SafeString:
     return conditional_escape(visible(text))
 
 
 @lru_cache(maxsize=2048)
 def _message(message: str) -> SafeString:
-    """Return the message; of a part of a split, its value comes first, because the end of a line is cut off."""
+    """Return the message; for a part of a split its value comes first, because the end of a line is truncated."""
     rest, part = parted(message)
     return SafeString(f"{f' ({_name(part)})' if part else ''} <code>{_name(rest)}</code>" if message else "")
 
 
 def _row(
-    row: GroupRow, pages: str, failures: str, all_dead: int, now: datetime, may_act: bool, may_replay: bool
+    row: GroupRow,
+    pages: str,
+    failures: str,
+    all_dead: int,
+    now: datetime,
+    may_act: bool,
+    ready: Mapping[int, ReadyJobs] | None,
+    source: str,
 ) -> SafeString:
-    """Every value is escaped here, by name: walking a template for each row was a fourth of the page."""
+    """Return the row. Every value is escaped explicitly: a template per row took a quarter of the page's time."""
     group, error = row.group, _name(row.group.error_type)
     fingerprint = escape(group.fingerprint)
     is_plain = fingerprint.isascii() and fingerprint.replace("-", "").isalnum()
@@ -184,14 +194,15 @@ def _row(
     last_seen = ago(group.last_seen, now)
     is_failing = row.per_minute and rates.is_failing(group.last_seen, row.per_minute, now)
     per_minute = f'<p class="sub-line">{number(row.per_minute)}/min</p>' if is_failing else ""
-    wide_replay = f'<td class="number hide-narrow">{_replay(row)}</td>' if may_replay else ""
+    jobs_ready = ready.get(group.pk) if ready is not None else None
+    wide_replay = "" if ready is None else f'<td class="number hide-narrow">{_replay(row, jobs_ready, source)}</td>'
     jobs = (" job" if row.count == 1 else " jobs") if row.is_partial else ""
     return SafeString(
         f'<tr data-row="{url}">{pick}<td class="grow"><a class="group-title" href="{url}"><strong>{error}</strong>'
         f'{message}</a><p class="sub-line">{_about(row, now)}<span class="show-narrow">{_DOT}{last_seen}</span></p></td>'
         f'<td class="trend hide-narrow hide-middle">{_trend(tuple(row.trend)) if row.trend else ""}</td>'
-        f'<td class="number">{_dead(row, failures, all_dead, is_plain)}'
-        f"{_replay(row, 'show-narrow') if may_replay else ''}</td>"
+        f'<td class="number">{_dead(row, failures, all_dead, is_plain, source)}'
+        f"{_replay(row, jobs_ready, source, 'show-narrow')}</td>"
         f'<td class="number hide-narrow">{number(row.count)}{jobs}{per_minute}</td>'
         f'<td class="hide-narrow hide-middle">{ago(group.first_seen, now)}</td>'
         f'<td class="hide-narrow">{last_seen}</td>'
@@ -205,9 +216,12 @@ def _about(row: GroupRow, now: datetime) -> str:
     parts = [f"{state(group.state)} {conditional_escape(why)}" if why else state(group.state)]
     if group.assignee_id:
         parts.append(f'{_DOT}<span class="assignee">{_name(group.assignee.get_username())}</span>')
-    # What tells apart groups of one error comes first: the end of the line is cut off.
+    if group.issue_url and links.is_web(group.issue_url):
+        parts.append(_DOT + _issue(group))
+    # What distinguishes groups with one error comes first, because the end of the line is truncated.
     if len(row.tasks) == 1:
         parts.append(f"{_DOT}<code>{_name(row.tasks[0])}</code>")
+    parts += [_DOT + called(one) for one in row.dependencies]
     if row.queues:
         parts.append(_DOT + _name(", ".join(row.queues[:2])))
     if len(row.queues) > 2:
@@ -217,12 +231,34 @@ def _about(row: GroupRow, now: datetime) -> str:
     return "".join(parts)
 
 
-def _dead(row: GroupRow, failures: str, all_dead: int, is_plain: bool) -> str:
+def _issue(group: Group) -> SafeString:
+    return format_html(
+        '<a href="{}" target="_blank" rel="noopener noreferrer" title="{}">issue<span class="unseen-label"> of {}</span></a>',
+        group.issue_url, visible_text(group.issue_url), visible(group.error_type),
+    )  # fmt: skip
+
+
+def called(dependency: Named) -> SafeString:
+    """Return the text that names what the jobs of a group failed on, with the reason as title."""
+    return format_html(
+        '<span class="calls" title="{}">calls <a href="{}">{}</a></span>',
+        visible_text(dependency.reason), links.dependency_page(dependency.name), visible(dependency.name),
+    )  # fmt: skip
+
+
+def _dead_fields(group: str, source: str) -> dict[str, str]:
+    """Return the search fields of a group's dead jobs, of one source or of all."""
+    return {**({"source": source} if source else {}), "group": group, "state": "dead"}
+
+
+def _dead(row: GroupRow, failures: str, all_dead: int, is_plain: bool, source: str) -> str:
     if not row.dead:
         return '<span class="muted">0</span>'
     name = row.group.fingerprint
     url = (
-        f"{failures}?q=group%3A{name}+state%3Adead" if is_plain else escape(links.failures_of(group=name, state="dead"))
+        f"{failures}?q=group%3A{name}+state%3Adead"
+        if is_plain and not source
+        else escape(links.failures_of(**_dead_fields(name, source)))
     )
     share = (
         f'<p class="sub-line" title="share of all dead jobs">{escape(percent(row.dead / all_dead))}</p>'
@@ -232,21 +268,21 @@ def _dead(row: GroupRow, failures: str, all_dead: int, is_plain: bool) -> str:
     return f'<a class="is-dead count-of-state" href="{url}">{number(row.dead)}</a>{share}'
 
 
-def _replay(row: GroupRow, more: str = "") -> str:
-    """Return the link to the replay of its dead jobs; its name says which, for those who hear the links one by one."""
-    if not row.dead:
+def _replay(row: GroupRow, ready: ReadyJobs | None, source: str, more: str = "") -> str:
+    """Return the link that replays its dead jobs, with a distinct accessible name per group."""
+    if ready is None or not ready.count:
         return ""
     group = row.group
-    jobs = "dead job" if row.dead == 1 else "dead jobs"
+    jobs = "dead job" if ready.count == 1 else "dead jobs"
     about = ", ".join(one for one in (group.error_type, group.culprit, *row.tasks[:1], *row.queues[:1]) if one)
-    url = escape(links.replay_of(group=group.fingerprint, state="dead"))
+    url = escape(links.replay_of(**_dead_fields(group.fingerprint, source)))
     return (
-        f'<a class="replay-link {more}" href="{url}">Replay {number(row.dead)}<span class="unseen-label">'
-        f" {jobs} of {_name(about)}</span>…</a>"
+        f'<a class="replay-link {more}" href="{url}">Replay {"" if ready.is_exact else "up to "}{number(ready.count)}'
+        f'<span class="unseen-label"> {jobs} of {_name(about)}</span>…</a>'
     )
 
 
-@lru_cache(maxsize=1024)  # most groups look as they did a moment ago
+@lru_cache(maxsize=1024)  # most groups are unchanged from one moment to the next
 def _trend(counts: tuple[int, ...]) -> SafeString:
     return sparkline(counts, trend_words(counts))
 
@@ -275,7 +311,7 @@ def came_back_after(group: Group) -> SafeString | str:
 
 
 def muted_until(group: Group) -> SafeString | str:
-    """The ends of a mute, whichever comes first."""
+    """Return the ends of a mute, whichever comes first."""
     ends = []
     if group.muted_until:
         ends.append(format_html("until {}", clock(group.muted_until)))

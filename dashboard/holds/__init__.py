@@ -1,1 +1,1 @@
-"""Holds: pausing and resuming a queue or a task, and the notes about it on other pages."""
+"""Holds: pausing and resuming queues and tasks, and notes about holds on other pages."""

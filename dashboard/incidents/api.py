@@ -39,6 +39,11 @@ class Tenant(Schema):
     jobs: int
 
 
+class IncidentDependency(Schema):
+    dependency: str
+    jobs: int  # of those that tenants are counted over
+
+
 class IncidentCounts(Schema):
     attempts_failed: int
     times_died: int
@@ -62,6 +67,7 @@ class Incident(Schema):
     counts: IncidentCounts
     tenants: list[Tenant]
     more_tenants: int
+    dependencies: list[IncidentDependency]
     tenants_counted_over: int  # jobs, the newest
     timeline: list[Moment]  # the oldest first
     step_s: int

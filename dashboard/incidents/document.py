@@ -1,6 +1,6 @@
-"""An incident: its span in an address, the links of its moments, and its documents in JSON and Markdown.
+"""Incident as data: its span in a URL, links of its events, and the report as JSON and Markdown.
 
-For pages and API. The incident that the demo plays is in `dashboard/demo/incident.py`.
+For pages and API. The demo's incident is in `dashboard/demo/incident.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST_NAME = 200
 
 
 def span_from_query(viewer: Viewer, given: Mapping[str, str], now: datetime) -> Span | None:
-    """Return the span that `source`, `queue`, `since` and `until` of an address name. Raises Refused and NotFound."""
+    """Return the span for `source`, `queue`, `since` and `until` of a URL. Raises Refused and NotFound."""
     source, queue = given.get("source", "").strip(), given.get("queue", "").strip()
     if "\0" in source + queue or max(len(source), len(queue)) > LONGEST_NAME:
         raise NotFound()
@@ -39,39 +39,41 @@ def _moment(given: Mapping[str, str], name: str) -> datetime | None:
     if not text:
         return None
     try:
-        # A blank where a plus was: whoever wrote the address did not quote it.
+        # An unquoted plus in the URL arrives as a blank.
         return moments.from_field(text.replace(" ", "+") if "T" in text else text)
     except ValueError:
         raise Refused("invalid", f"{name} is not a time. Use the form 2026-11-21T02:07Z.", name) from None
 
 
 def shared_query(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the fields of an address that means the same to every reader: its times in UTC. Raises Refused."""
+    """Return the query of a URL with the same meaning for every reader, with times in UTC. Raises Refused."""
     times = {name: at for name in ("since", "until") if (at := _moment(given, name))}
     others = {name: value for name, value in given.items() if name != "time_zone"}
     return others | {name: iso(at) for name, at in times.items()}
 
 
 def address(where: Span, form: str = "") -> str:
-    """The page of just this span, or its file: `markdown` or `json`."""
+    """Return the URL of the page of this span, or of its file: `markdown` or `json`."""
     fields = {"source": where.source, "queue": where.queue, "since": iso(where.since), "until": iso(where.until)}
     page = reverse("redrive:incident-text", args=[form]) if form else reverse("redrive:incident")
     return f"{page}?{urlencode({name: value for name, value in fields.items() if value})}"
 
 
 def page_of(ref: Ref | None) -> str:
-    """The page that a moment is about; "" for none."""
+    """Return the URL of the page about an event; "" for none."""
     if ref is None:
         return ""
     if ref.kind in ("alert", "replay"):
         return reverse(f"redrive:{ref.kind}-detail", args=[int(ref.name)])
     if ref.kind == "policy":
         return links.policy_version(ref.name)
+    if ref.kind == "breaker":
+        return reverse("redrive:breaker-detail", args=ref.name.split("/", 1))
     return links.group_page(ref.name) if ref.kind == "group" else links.failures_of(release=ref.name, state="any")
 
 
 def failures(where: Span, state: str = "any") -> str:
-    """The list of what failed in the span."""
+    """Return the list of failures in the span."""
     place = {"source": where.source, "queue": where.queue, "state": state}
     named = links.query_for(**{name: value for name, value in place.items() if value})
     return links.list_url(f"{named} since:{iso(where.since)} until:{iso(where.until)}")
@@ -107,7 +109,7 @@ def sentence(incident: Incident) -> str:
 
 
 def document(incident: Incident) -> dict[str, Any]:
-    """Return the data of the page, with absolute addresses."""
+    """Return the data of the page, with absolute URLs."""
     where, n, seen = incident.where, incident.counts, incident.seen
     return {
         "source": where.source,
@@ -130,6 +132,7 @@ def document(incident: Incident) -> dict[str, Any]:
         },
         "tenants": [{"tenant": name, "jobs": jobs} for name, jobs in n.tenants],
         "more_tenants": n.more_tenants,
+        "dependencies": [{"dependency": name, "jobs": jobs} for name, jobs in n.dependencies],
         "tenants_counted_over": n.looked_at,
         "timeline": [_as_row(one) for one in incident.timeline],
         "step_s": seen.step_s,
@@ -161,20 +164,20 @@ def _as_act(one: incidents.Act) -> dict[str, Any]:
 # -- Markdown -----------------------------------------------------------------------------------------------------
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
-# Where a program would make a mention or a number of an issue of it. The word joiner shows as nothing.
+# Where other programs would create a mention or an issue link. The word joiner is invisible.
 _CALLS = re.compile(r"([@#])(?=\w)")
 
 
 def plain(text: object, longest: int = 500) -> str:
-    """Text of jobs and people as text of a Markdown page, in a line or a cell: nothing in it is markup, link or mention."""
+    """Return untrusted text for one line or cell of Markdown: nothing in it is markup, link or mention."""
     words = marked(" ".join(str(text).split()))
     words = words if len(words) <= longest else f"{words[: longest - 1]}…"
-    # CommonMark: a backslash before any of ASCII's punctuation makes it itself (0.31.2, section 2.4).
+    # CommonMark: a backslash escapes any ASCII punctuation (0.31.2, section 2.4).
     return _CALLS.sub("\\1\u2060", _PUNCTUATION.sub(r"\\\1", words))
 
 
 def markdown(incident: Incident) -> str:
-    """A beginning for a post-mortem: what the desk knows, and headings for what only people know."""
+    """Return the draft of a post-mortem: known facts, and headings for what only people know."""
     where, n, seen = incident.where, incident.counts, incident.seen
     rows = [
         ("Failing", _from_to(seen.first_at, seen.calm_at, incident.where)),
@@ -184,6 +187,11 @@ def markdown(incident: Incident) -> str:
         ("Peak dead jobs", number(seen.dead_most)),
         *((f"Jobs now {state}", number(count)) for state, count in n.jobs.items() if count),
         ("Affected tenants", _tenants(incident)),
+        *(
+            [("Failed dependencies", ", ".join(f"{name} {jobs}" for name, jobs in n.dependencies))]
+            if n.dependencies
+            else []
+        ),
     ]
     lines = [
         f"# Incident: {plain(name_of(where))}, {where.since:%Y-%m-%d %H:%M} to {clock(where.until, where.since)} UTC",

@@ -1,4 +1,7 @@
-"""Entries of the palette beside the pages: replays of queues, alerts, queues, views, groups, policies, replays and settings."""
+"""Entries of the command palette other than pages.
+
+Replays of queues, alerts, queues, views, groups, policies, replays and settings.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,33 @@ from dashboard.alerts import words as alert_words
 from dashboard.failures.timeline import short
 from dashboard.web import links
 from dashboard.web.access import can
-from dashboard.web.templates import render
+from dashboard.web.htmx import render
 from dashboard.web.text import part_first
 from jobs_admin import config, policies, queues
 from jobs_admin.alerts import reading as alerts
+from jobs_admin.desk import overview
 from jobs_admin.failures import saved_views
-from jobs_admin.groups import group_finder, group_places
+from jobs_admin.groups import dependencies, group_finder
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
+from jobs_admin.queues import coverage
 from jobs_admin.replays import reading as replays
 
-MOST = 20  # entries of a section
+MOST = 20  # entries per section
 MOST_VIEWS = 30
-MOST_REPLAYED = 5  # queues of which the replay is offered
-MOST_READ = 1_000  # queues, the fullest ones
+MOST_REPLAYED = 5  # queues whose replay is offered
+MOST_READ = 1_000  # queues, largest first
 MOST_CHARS = 500
-_NO_QUEUE = "(no queue)"  # of a report that names none
+_NO_QUEUE = "(no queue)"  # reports without a queue
 
-# Pages without a place in the navigation: name, URL name, and the role that their act needs.
+# Pages outside the navigation: name, URL name, and the role that their act requires.
 _SETTINGS = (
     ("Alert rules", "alert-rules", VIEWER),
     ("New alert rule", "alert-rule-new", OPERATOR),
     ("Silences", "silence-list", VIEWER),
     ("Pauses", "pause-list", VIEWER),
+    ("Breakers", "breaker-list", VIEWER),
+    ("Automations", "automation-list", VIEWER),
+    ("New automation", "automation-new", OPERATOR),
     ("Channels", "channel-list", VIEWER),
     ("New channel", "channel-new", ADMIN),
     ("Deliveries", "delivery-list", VIEWER),
@@ -46,6 +54,7 @@ _SETTINGS = (
     ("Rescheduled retries", "reschedule-list", VIEWER),
     ("Saved views", "view-list", VIEWER),
     ("Grouping rules", "group-rules", VIEWER),
+    ("Dependencies", "dependency-list", VIEWER),
     ("Incident page", "incident", VIEWER),
     ("Search syntax", "search-help", VIEWER),
 )
@@ -53,12 +62,12 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    key: str  # of its place in the page
+    key: str  # key of its position in the page
     title: str
     url: str
     detail: str = ""  # to the right of the title
     place: str = ""  # below the title
-    words: str = ""  # found by these too
+    words: str = ""  # further search words
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,7 @@ class Section:
 @require_safe
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
-    """A part for `redrive/parts/keyboard.html`, asked for when the palette is opened, and as words are typed into it (`q`)."""
+    """Return the part for `redrive/parts/keyboard.html`, loaded when the palette opens and while typing (`q`)."""
     text, viewer, now = request.GET.get("q", "")[:MOST_CHARS], request.viewer, timezone.now()
     words = text.lower().split()
     ranked = queues.rank_queues(viewer, now, limit=MOST_READ)
@@ -89,6 +98,7 @@ def index(request: HttpRequest) -> HttpResponse:
         Section("view", "Views", "failures", some(_views(viewer), MOST_VIEWS)),
         Section("group", "Groups", "groups", list(_groups(viewer, text))),
         Section("queue", "Queues", "queues", some(_queues(ranked))),
+        Section("dependency", "Dependencies", "groups", some(_dependencies(viewer))),
         Section("policy", "Policies", "policies", some(_policies(viewer))),
         Section("replay", "Replays", "replays", some(_replays(viewer))),
         Section("setting", "Settings", "table", some(_settings(viewer))),
@@ -99,8 +109,11 @@ def index(request: HttpRequest) -> HttpResponse:
 def _replays_of_queues(viewer: Viewer, ranked: list[queues.Ranked]) -> Iterator[Entry]:
     if config.is_read_only():
         return
+    able = {row.name for row in overview.sources(viewer) if row.takes_replays}
     for n, one in enumerate(ranked):
-        if one.dead and one.queue and viewer.may(OPERATOR, one.source):  # a job without a queue has nowhere to be sent
+        # A job whose queue is unknown has no destination.
+        has_queue = one.queue and not coverage.is_queue_unknown(one.source, one.queue)
+        if one.dead and has_queue and one.source in able and viewer.may(OPERATOR, one.source):
             title = f"Replay {one.dead:,} dead job{'' if one.dead == 1 else 's'} of {one.queue}"
             yield Entry(str(n), title, links.replay_of(source=one.source, queue=one.queue, state="dead"), one.source)
 
@@ -118,7 +131,7 @@ def _views(viewer: Viewer) -> Iterator[Entry]:
 
 def _groups(viewer: Viewer, text: str) -> Iterator[Entry]:
     found = group_finder.find_groups(viewer, text, limit=MOST)
-    places = group_places.read_places([row.group for row in found], viewer) if found else {}
+    places = group_finder.read_places([row.group for row in found], viewer) if found else {}
     for n, row in enumerate(found):
         group = row.group
         title = f"{short(group.error_type)} {part_first(group.message)[:120]}".strip()
@@ -131,6 +144,12 @@ def _queues(ranked: list[queues.Ranked]) -> Iterator[Entry]:
         yield Entry(
             str(n), one.queue or _NO_QUEUE, links.queue_page(one.source, one.queue), f"{one.dead:,} dead", one.source
         )
+
+
+def _dependencies(viewer: Viewer) -> Iterator[Entry]:
+    ranked = sorted(dependencies.names(viewer).items(), key=lambda pair: (-pair[1], pair[0]))
+    for n, (name, jobs) in enumerate(ranked):
+        yield Entry(str(n), name, links.dependency_page(name), f"{jobs:,} open", "dependency")
 
 
 def _policies(viewer: Viewer) -> Iterator[Entry]:

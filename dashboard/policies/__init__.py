@@ -1,1 +1,1 @@
-"""Pages of retry policies: those in force, the editor with its pictures, the history, and their calls."""
+"""Pages and API calls of retry policies: policies in force, the editor with charts, and the history."""

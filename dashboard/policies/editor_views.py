@@ -1,4 +1,4 @@
-"""Retry policies, edited: what an edit would do is shown while it is typed, and it is in force when it is published."""
+"""Editor of retry policies: the effect of an edit is shown while typing; it takes effect when published."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.policies import backtest as policy_backtest
 from dashboard.policies import changes as policy_changes
 from dashboard.policies import fields as policy_fields
 from dashboard.policies import listing as policy_list
 from dashboard.policies import outlook as policy_outlook
 from dashboard.policies import words as policy_words
-from dashboard.policies.drafts import merge, nearest_policy, problems
-from dashboard.policies.forms import AT, SPANS_OF_EXPIRY, Draft
+from dashboard.policies.forms import AT, SPANS_OF_EXPIRY, Draft, merge, nearest_policy, problems
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
@@ -36,20 +34,20 @@ from jobs_admin.lint import linting
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import OPERATOR, VIEWER
 
-NEW = "new"  # in an address: what has no name yet
+NEW = "new"  # in place of the name in a URL
 MOST_REASON = 500
 MOST_SUGGESTIONS = 100
-JUDGED = timedelta(days=7)  # failures of so long are judged
+JUDGED = timedelta(days=7)  # age of the failures that are evaluated
 
 
 @dataclass(slots=True)
 class Edit:
-    """An edit under way."""
+    """State of an edit."""
 
     draft: Draft
-    current: PolicyVersion | None = None  # in force under its name
-    begun: int = 0  # the version that it began from; 0: there was none
-    name: str = ""  # "" while it is new
+    current: PolicyVersion | None = None  # the version in force under its name
+    begun: int = 0  # version on which the edit is based; 0: none
+    name: str = ""  # "" while new
     jobs: int = policy_outlook.DEFAULT_JOBS
     reason: str = ""
     stale: dict[str, Any] = field(default_factory=dict)
@@ -58,13 +56,13 @@ class Edit:
 @require_safe
 @can(VIEWER)
 def new(request: HttpRequest) -> HttpResponse:
-    """From a preset, or for the task, queue and source that a link names."""
+    """Show a new policy from a preset, or for the task, queue and source in a link."""
     begins = request.GET.get("preset", "")
     preset = PRESETS.get(begins) or PRESETS["standard"]
     match = {name: given for name in ("task", "queue", "source") if (given := request.GET.get(name, "")[:200])}
     draft = Draft.from_document({**preset.document, "match": match})
     draft.texts["name"] = policy_words.name_for(match.get("task", ""), preset.name)
-    # Empty, it names no job yet that the lint could find anything about.
+    # A policy without a match names no job yet for the lint to check.
     is_empty = not begins and not match
     return page(
         request, Edit(draft), preset=begins or ("standard" if match else ""), given=match, is_linted=not is_empty
@@ -74,7 +72,7 @@ def new(request: HttpRequest) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def of_job(request: HttpRequest) -> HttpResponse:
-    """On to the policy that decides about jobs of a source, queue and task; where none does, to a new one for the task."""
+    """Redirect to the policy for jobs of a source, queue and task; without one, to a new policy for the task."""
     source, queue, task = (request.GET.get(name, "")[:200] for name in ("source", "queue", "task"))
     decides = chosen(policies.readable(policies.published(request.viewer)), source, queue, task)
     if decides:
@@ -86,7 +84,7 @@ def of_job(request: HttpRequest) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def detail(request: HttpRequest, name: str) -> HttpResponse:
-    """The version in force in its editor; `from` another one's document, `mode` already set to another."""
+    """Show the version in force in the editor; `from` loads another version's document, `mode` presets the mode."""
     try:
         current = policies.get(request.viewer, name)
     except NotFound:
@@ -95,7 +93,7 @@ def detail(request: HttpRequest, name: str) -> HttpResponse:
         return render_page(request, "redrive/policies/edit.html", _status(request, current), part="in_force")
     document = current.document
     if number := whole_number(request.GET.get("from")):
-        # Until when it was to be in force has nothing to do with now.
+        # The end of an old version does not apply to a new one.
         document = _version(request, name, number).document | {"expires_at": None}
     draft = Draft.from_document(document)
     if request.GET.get("mode") in core.MODES:
@@ -170,7 +168,7 @@ def _announce_published(request: HttpRequest, made: PolicyVersion, before: Polic
 
 
 def _stale(request: HttpRequest, edit: Edit, stale: Refused) -> HttpResponse:
-    """Show the edit on top of the version now in force, with the changes of others meanwhile."""
+    """Show the edit on top of the version now in force, with the changes that others published meanwhile."""
     was, current = edit.begun, stale.details["current"]
     now = policies.version(request.viewer, edit.name, current["version"]) if current else None
     edit.stale = {
@@ -234,6 +232,8 @@ def page(
         "folds": policy_fields.folds(draft, usual),
         "retry_after_refused": draft.errors.get("retry_after.respect", []),
         "retry_after": policy_fields.retry_after(draft, usual),
+        "breaker": policy_fields.breaker(draft, usual),
+        "breaker_refused": draft.errors.get("breaker", []),
         "file_lost_refused": draft.errors.get("file_lost", []),
         "rows": policy_fields.rows(draft),
         "class_words": policy_fields.CLASS_WORDS.items(),
@@ -251,7 +251,7 @@ def page(
         "may_publish": policies.may_publish(viewer, policy.match.source),
         "presets": policy_list.presets(preset, given or {}) if not edit.name and request.method == "GET" else [],
         "next_version": _next_version(request, edit.name) if edit.name else 1,
-        "backtest": policy_backtest.result(policies.backtest(viewer, policy, now - JUDGED, now)) if is_judged else None,
+        "backtest": policy_outlook.outcome(policies.backtest(viewer, policy, now - JUDGED, now)) if is_judged else None,
         "backtest_url": reverse("redrive:policy-backtest", args=[address]),
         "preset": preset,
         "preview_url": reverse("redrive:policy-preview", args=[address]),
@@ -264,7 +264,7 @@ def page(
 
 
 def _status(request: HttpRequest, current: PolicyVersion) -> dict[str, Any]:
-    """Return the status of the version in force: the line that refreshes itself."""
+    """Return the status line of the version in force, which refreshes itself."""
     workers = policies.in_force(request.viewer, [current])
     left = policies.budget(request.viewer, current)
     match = core.Match(current.match_source, current.match_queue, current.match_task)
@@ -282,7 +282,7 @@ def _status(request: HttpRequest, current: PolicyVersion) -> dict[str, Any]:
 
 
 def _next_version(request: HttpRequest, name: str) -> int:
-    """The number that a publication would have: one more than the latest that the viewer sees."""
+    """Return the number of the next version: one more than the latest that the viewer sees."""
     try:
         return policies.versions(request.viewer, name, limit=1).rows[0].version + 1
     except NotFound:
@@ -297,7 +297,7 @@ def _changes(edit: Edit, document: dict[str, Any]) -> list[policy_changes.Line]:
 
 
 def _unsaved(edit: Edit, document: dict[str, Any]) -> dict[str, Any]:
-    """Return the context of the changes and of the bar that counts them."""
+    """Return the context of the changes, and of the bar that counts them."""
     changes = _changes(edit, document)
     name = edit.name
     back = reverse("redrive:policy-detail", args=[name]) if name else reverse("redrive:policy-list")

@@ -1,4 +1,4 @@
-"""The inputs of the editor: label, value, and the default while empty."""
+"""Inputs of the editor: label, value, and the default shown while empty."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ LABELS = {
     "rate_limit": "Rate limit",
     "rate_limit.max": "Max starts",
     "rate_limit.per_s": "Per",
+    "breaker": "Breaker",
+    "breaker.dependency": "Dependency",
+    "breaker.max_hold_s": "Longest hold",
     "exhausted": "When exhausted",
     "retries": "Retries",
     "file_lost": "Records lost jobs",
@@ -113,13 +116,24 @@ _EMPTY = {
     "concurrency.limit": "no limit",
     "rate_limit.max": "no limit",
     "rate_limit.per_s": "1 s",
+    "breaker.dependency": "this policy",
+    "breaker.max_hold_s": "until released",
     "poison.crashes": "never",
     "poison.window_s": "5 min",
     "name": "webhooks",
 }
-# Inputs whose stored values are offered as completions: input -> qualifier of the search.
+# Inputs completed from stored values: input -> qualifier of the search.
 SUGGESTED = {"match.task": "task", "match.queue": "queue", "match.source": "source", "classes": "error"}
-_LONG = {"match.task", "match.queue", "match.source", "concurrency.key", "budget.group", "backoff.delays_s", "name"}
+_LONG = {
+    "match.task",
+    "match.queue",
+    "match.source",
+    "concurrency.key",
+    "budget.group",
+    "backoff.delays_s",
+    "breaker.dependency",
+    "name",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +142,12 @@ class Field:
     label: str
     unit: str
     value: str
-    usual: str  # what counts while it is empty
+    usual: str  # default while empty
     errors: list[str]
     choices: list[tuple[str, str]] = field(default_factory=list)
-    of: str = ""  # the kinds in which it means something, between blanks; "": always
+    of: str = ""  # kinds to which it applies, separated by blanks; "": always
     is_long: bool = False
-    suggestions: str = ""  # the list of completions
+    suggestions: str = ""  # list of completions
 
     @property
     def id(self) -> str:
@@ -149,12 +163,15 @@ class Place:
 
 
 def slot(path: str) -> str:
-    """Return a field's path as an element id, without dots, which a selector reads as classes."""
+    """Return a field's path as an element id, without dots, which selectors read as classes."""
     return "p-" + path.replace(".", "-").replace("_", "-")
 
 
 def slots(draft: Draft, *, is_new: bool) -> list[tuple[str, list[str]]]:
-    """Return the errors of every input, empty ones too, so that htmx clears them. Only a new policy has an input for its name."""
+    """Return the errors of every input, including empty ones, so that htmx clears them.
+
+    Only a new policy has an input for its name.
+    """
     return [(slot(path), draft.errors.get(path, [])) for path in PLACES if is_new or path != "name"]
 
 
@@ -165,7 +182,7 @@ def field_of(draft: Draft, usual: Mapping[str, Any], path: str) -> Field:
     if choices and value not in dict(choices):
         standing = value_at(usual, path)
         value = value or str(standing or choices[0][0])
-        choices += [] if value in dict(choices) else [(value, value)]  # refused, and to be seen
+        choices += [] if value in dict(choices) else [(value, value)]  # a refused value stays visible
     return Field(
         path,
         LABELS[path],
@@ -239,8 +256,13 @@ def retry_after(draft: Draft, usual: Mapping[str, Any]) -> Place:
     return Place("Retry-After", fields, draft.refused_in("retry_after"))
 
 
+def breaker(draft: Draft, usual: Mapping[str, Any]) -> Place:
+    fields = [field_of(draft, usual, f"breaker.{name}") for name in ("dependency", "max_hold_s")]
+    return Place("Breaker", fields, draft.has_breaker or draft.refused_in("breaker"))
+
+
 def rows(draft: Draft) -> list[Row]:
-    """The classes of errors, and some that are free."""
+    """Return the rows of error classes, and some empty ones."""
     return [*draft.rows, *(Row() for _ in range(SPARE_ROWS))]
 
 

@@ -1,4 +1,4 @@
-"""The policies in force, the tasks with the policies that decide, and the presets."""
+"""Policies in force, tasks with the policies that decide, and presets."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Line:
     url: str
     matches: str
     mode: str
-    curve: str  # the waits between attempts
-    ends: str  # attempts, and when it gives up
+    curve: str  # delays between attempts
+    ends: str  # number of attempts, and when it gives up
     version: int
     fleet: policy_words.Fleet
     published_at: datetime | None
@@ -56,13 +56,13 @@ def _line(version: PolicyVersion, workers: Any) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The policy that decides about a task, on some of its queues or on all."""
+    """Policy that decides about a task, on some of its queues or on all."""
 
-    queues: str  # "" where it is the same on all
-    policy: str  # "": its own code
+    queues: str  # "" if the same on all queues
+    policy: str  # "": the task's own code
     mode: str
     version: int
-    url: str  # to its policy, else to a new one for it
+    url: str  # URL of its policy, otherwise of a new one for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +101,20 @@ def _decision(rows: list[Any], is_by_queue: bool) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A preset to begin with."""
+    """Preset for a new policy."""
 
     name: str
     title: str
     description: str
     curve: str
     attempts: str
-    bars: str  # a small picture of its delays
+    bars: str  # small chart of its delays
     url: str
     is_chosen: bool
 
 
 def presets(chosen: str = "", given: Mapping[str, str] | None = None) -> list[Offer]:
-    """Return the presets. `given`: the match that stays with every preset."""
+    """Return the presets. `given`: the match that is added to each."""
     return [_offer(name, preset, chosen, given or {}) for name, preset in PRESETS.items()]
 
 
@@ -127,11 +127,11 @@ def _offer(name: str, preset: Any, chosen: str, given: Mapping[str, str]) -> Off
     )  # fmt: skip
 
 
-_SMALL = 12  # columns of the small picture, in a box of 12 × 20
+_SMALL = 12  # columns of the small chart, in a box of 12 × 20
 
 
 def _bars(delays: list[float]) -> str:
-    """The first delays as the outline of bars, on a scale of its own."""
+    """Return the first delays as the outline of bars, on a scale of its own."""
     shown = delays[:_SMALL]
     top = max(shown, default=0) or 1
     return "M0 20" + "".join(f"V{20 - max(18 * one / top, 1):.1f}h1" for one in shown) + "V20z"

@@ -1,4 +1,4 @@
-"""The preview of an edited policy beside the one in force."""
+"""The preview of an edited policy beside the one in force, and its backtest on stored failures."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any
 from dashboard.policies import pictures as policy_pictures
 from dashboard.policies import words as policy_words
 from dashboard.policies.words import curve
-from dashboard.web.figures import duration
+from dashboard.web.figures import duration, number
 from jobs_admin.core.backoff import schedule
 from jobs_admin.core.policy import Policy
 from jobs_admin.core.retry_times import herd, lost_capacity_s, totals
 
-# Seconds until a worker runs again: a process of the pool, a restarted worker, a container whose image is pulled.
+# Seconds until a worker runs again: a pool process, a restarted worker, a container whose image is pulled.
 AWAY_S = (1, 10, 60)
 
 
 @dataclass(frozen=True, slots=True)
 class Pill:
-    crashes: str  # `3 crashes`; "" where they are not counted
-    before: str  # the same of the policy in force, where that differs; `not counted`
-    rows: list[tuple[str, str, str]]  # a worker's time away, the capacity lost, and that under the policy in force
+    crashes: str  # `3 crashes`; "" if not counted
+    before: str  # the same for the policy in force, if different; `not counted`
+    # (time until a worker runs again, capacity lost, capacity lost under the policy in force).
+    rows: list[tuple[str, str, str]]
 
 
 def pill_cost(policy: Policy, current: Policy | None) -> Pill:
@@ -54,7 +55,7 @@ _TONES = {"high": "dead", "medium": "retrying", "low": "discarded"}
 
 @dataclass(frozen=True, slots=True)
 class InWords:
-    """One policy in words."""
+    """One policy as text."""
 
     name: str
     attempts: str
@@ -102,6 +103,77 @@ def _in_words(policy: Policy, name: str) -> InWords:
 
 
 def _is_other(one: Policy, other: Policy) -> bool:
-    """Return whether the pictures of two policies differ."""
+    """Return whether the charts of two policies differ."""
     names = ("retries", "max_attempts", "backoff", "cap_s", "jitter")
     return any(getattr(one, name) != getattr(other, name) for name in names)
+
+
+_REASONS = {
+    "permanent": "dead at once: permanent error",
+    "exhausted": "dead: out of attempts",
+    "budget": "dead: budget exhausted",
+    "retry-after": "dead: Retry-After above the limit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    words: str
+    tone: str  # state that determines colour and shape
+    count: int
+    x: str
+    width: str
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestResult:
+    title: str
+    sentence: str
+    parts: list[Part]
+    words: str
+    retries: str
+    untold: list[str]
+
+
+def outcome(found: Any) -> BacktestResult:
+    """Return the result of a `policies.Backtest` as text."""
+    if not found.looked_at:
+        return BacktestResult("No matching failures.", "", [], "", "", [])
+    jobs = f"{number(found.looked_at)} matching job{'' if found.looked_at == 1 else 's'}"
+    of = f"Latest {jobs}" if found.is_cut else jobs
+    title = f"{of}, {number(found.died_then)} died."
+    parts = _parts(_counts(found), found.looked_at)
+    words = ", ".join(f"{number(part.count)} {part.words}" for part in parts)
+    retries = f"{number(found.retries)} retries under this policy; actual: {number(found.retries_then)}."
+    return BacktestResult(title, _sentence(found), parts, words, retries, found.untold)
+
+
+def _sentence(found: Any) -> str:
+    sentences = []
+    if found.outlive:
+        sentences.append(
+            f"{number(found.outlive)} would have had an attempt after the error ended and might have succeeded."
+        )
+    if found.lost:
+        sentences.append(f"{number(found.lost)} that succeeded would have died.")
+    return " ".join(sentences) or ("Same outcome under this policy." if not found.open else "")
+
+
+def _counts(found: Any) -> list[tuple[str, str, int]]:
+    return [
+        ("died; this policy adds an attempt after the error ended", "recovered", found.outlive),
+        ("succeeded in both cases", "recovered", found.well),
+        ("still retrying", "retrying", found.open),
+        *((_REASONS.get(reason, f"dead: {reason}"), "dead", count) for reason, count in found.dead.most_common()),
+        ("not evaluated: the message could not be run", "discarded", found.unjudged),
+    ]
+
+
+def _parts(counts: list[tuple[str, str, int]], total: int) -> list[Part]:
+    parts, at = [], 0.0
+    for words, tone, count in counts:
+        if count:
+            wide = count / total * 100
+            parts.append(Part(words, tone, count, f"{at:.2f}%", f"{wide:.2f}%"))
+            at += wide
+    return parts

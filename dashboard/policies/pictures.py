@@ -1,7 +1,7 @@
-"""Pictures of a policy: the wait after each attempt, the times of the attempts, and the herd. The edited policy is in
-front, the one in force behind it, on one scale.
+"""Charts of a policy: the delay after each attempt, the times of the attempts, and the herd.
 
-Shapes are placed in per cent of the width, so that a picture fills its box and its text is not stretched.
+The edited policy is drawn in front of the one in force, on one scale. Shapes are positioned in per cent of the width,
+so that a chart fills its box and its text is not stretched.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dashboard.web.figures import duration, number
 from jobs_admin.core import retry_times as herds
 from jobs_admin.core.backoff import Step
 
-HIGH = 132  # of a picture, in px
+HIGH, CEILING = 132, 14  # px, of a chart, and of the labels above its bars
 LANE = 22
-MOST_DRAWN = 120  # attempts; of more every second, third …
-MOST_LABELS = 6  # a phone has room for no more
-_WIDEST = 10.0  # per cent, of a bar
-MOST_ROWS = 40  # of a table
+MOST_DRAWN = 120  # attempts drawn; of more, every second, third …
+MOST_LABELS = 6  # labels that fit on a phone
+_WIDEST = 10.0  # maximum width of a bar, in per cent
+MOST_ROWS = 40  # rows of a table
 MOST_BUSY = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A wait. Surely as long as `sure`; up to `longest` perhaps. Heights in px."""
+    """Delay, at least `sure` and at most `longest`. Heights in px."""
 
     x: str
     width: str
@@ -41,7 +41,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The wait of the policy in force, behind a bar."""
+    """Delay of the policy in force, behind a bar."""
 
     x: str
     end: str
@@ -56,20 +56,30 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
+class BarLabel:
+    """Number of an attempt below its bar, and its mean delay above it."""
+
+    x: str
+    attempt: str
+    wait: str
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
 class Delays:
     bars: list[Bar]
     levels: list[Level]
-    labels: list[Label]
-    top: str
+    labels: list[BarLabel]
+    ticks: list[str]  # axis labels: top, half, ground
     words: str
-    is_spread: bool  # whether a wait may be of several lengths
+    is_spread: bool  # whether the length of a delay varies
     rows: list[tuple[str, ...]]
-    more: int  # rows that are not in the table
-    chart: str  # what is read out
+    more: int  # number of rows not in the table
+    chart: str  # values for charts.js, as JSON
 
 
 def delays(edited: Sequence[Step], current: Sequence[Step] = ()) -> Delays | None:
-    """`schedule` of both. None where nothing is ever tried again."""
+    """Draw the delays, from the `schedule` of both policies. None if nothing is ever retried."""
     if not edited:
         return None
     columns = max(len(edited), len(current))
@@ -84,7 +94,16 @@ def delays(edited: Sequence[Step], current: Sequence[Step] = ()) -> Delays | Non
     ]
     skip = math.ceil(columns / MOST_LABELS)
     middle = min(every, columns) / 2
-    labels = [Label(_x((n + middle) * width), brief(one.mean_s)) for n, one in enumerate(edited) if n % skip == 0]
+    labels = [
+        BarLabel(
+            _x((n + middle) * width),
+            f"{'' if n else 'attempt '}{one.attempt:,}",
+            brief(one.mean_s),
+            round(_y(one.longest_s, top) - 4, 1),
+        )
+        for n, one in enumerate(edited)
+        if n % skip == 0
+    ]
     first, last = edited[0], edited[-1]
     words = f"{brief(first.mean_s)} after the first attempt"
     if len(edited) > 1:
@@ -96,7 +115,8 @@ def delays(edited: Sequence[Step], current: Sequence[Step] = ()) -> Delays | Non
     ]
     is_spread = any(one.longest_s > one.shortest_s for one in edited)
     chart = _delays_reading(edited, current, columns)
-    return Delays(bars, levels, labels, brief(top), words, is_spread, rows, max(0, len(edited) - MOST_ROWS), chart)
+    ticks = [brief(top), brief(top / 2), "0"]
+    return Delays(bars, levels, labels, ticks, words, is_spread, rows, max(0, len(edited) - MOST_ROWS), chart)
 
 
 def _bar(n: int, one: Step, width: float, every: int, top: float) -> Bar:
@@ -120,7 +140,7 @@ def _bar(n: int, one: Step, width: float, every: int, top: float) -> Bar:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An attempt on the time axis: where it may run, and where it does on average."""
+    """Attempt on the time axis: its possible times, and their mean."""
 
     x: str
     width: str
@@ -134,7 +154,7 @@ class Lane:
     tone: str  # edited, current
     y: int
     marks: list[Mark]
-    end: str  # where the last attempt surely was
+    end: str  # latest possible end of the last attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +165,7 @@ class Runs:
     words: str
     rows: list[tuple[str, ...]]
     more: int
-    chart: str  # what is read out
+    chart: str  # values for charts.js, as JSON
 
 
 def runs(edited: Sequence[Step], current: Sequence[Step] = (), *, name: str = "") -> Runs | None:
@@ -190,42 +210,42 @@ def _lane(title: str, tone: str, y: int, steps: Sequence[Step], span: float) -> 
 
 
 def _times(steps: Sequence[Step]) -> list[tuple[float, float, float]]:
-    """(earliest, mean, latest) of attempts 2, 3 …, in seconds from the first failure."""
+    """Return (earliest, mean, latest) of attempts 2, 3 …, in seconds from the first failure."""
     waits = [(one.shortest_s, one.mean_s, one.longest_s) for one in steps]
     return list(zip(*map(accumulate, zip(*waits, strict=True)), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Herd:
-    """Retries in each step of time after many jobs failed in the same moment."""
+    """Retries in each step after many jobs failed at the same time."""
 
-    edited: str  # a filled outline
+    edited: str  # SVG path of a filled outline
     current: str
     ticks: list[Label]
-    step: str  # what a step is, in words
-    top: str
-    peak: str  # in the busiest second
-    peak_of_current: str  # empty without one
+    step: str  # step as text
+    levels: list[str]  # axis labels: top, half, ground
+    peak: str  # retries in the busiest second
+    peak_of_current: str  # "" without a policy in force
     jobs: str
     rows: list[tuple[str, ...]]
-    chart: str  # what is read out
+    chart: str  # values for charts.js, as JSON
 
 
 def herd(edited: herds.Herd, current: herds.Herd | None, jobs: int) -> Herd | None:
-    """Both in one step. None where no job is tried again."""
+    """Draw the herds of both policies with the same step. None if no job is retried."""
     if not edited.points:
         return None
     before = current.points if current else []
     step = edited.step_s
     span = max(at for at, _ in (*edited.points, *before)) + step
-    top = max(starts for _, starts in (*edited.points, *before))
+    top = charts.round_up(max(1, *(starts for _, starts in (*edited.points, *before))))
     busiest = sorted(sorted(edited.points, key=lambda point: -point[1])[:MOST_BUSY])
     return Herd(
         _outline(edited.points, span, step, top),
         _outline(before, span, step, top) if before else "",
         [Label(_x(at / span * 100), brief(at), _anchor(at / span)) for at in _ticks(span)],
         "second" if step == 1 else brief(step),
-        number(math.ceil(top)),
+        charts.levels(top),
         number(math.ceil(edited.peak_per_s)),
         number(math.ceil(current.peak_per_s)) if current else "",
         number(jobs),
@@ -235,8 +255,8 @@ def herd(edited: herds.Herd, current: herds.Herd | None, jobs: int) -> Herd | No
 
 
 def _outline(points: Sequence[tuple[int, float]], span: float, step: int, top: float) -> str:
-    """As steps: down to nothing where a step is left out."""
-    times, heights = charts.Times(0, span), charts.Heights(top)
+    """Return the outline as steps, which fall to zero where a step is missing."""
+    times, heights = charts.Times(0, span), charts.Heights(top, filled=1)
     return charts.outline((times.x(at), times.x(at + step), heights.y(starts)) for at, starts in points)
 
 
@@ -291,7 +311,7 @@ def _ticks(span_s: float) -> list[float]:
 
 
 def _nice_s(value: float) -> float:
-    """A round time a little above."""
+    """Return a round time slightly above."""
     if value <= 0:
         return 1.0
     step = next((step for step in _STEPS if value / step <= 4), value)
@@ -307,17 +327,17 @@ def _x(per_cent: float) -> str:
 
 
 def _y(seconds: float, top: float) -> float:
-    return round(HIGH - seconds / top * HIGH, 1)
+    return round(HIGH - seconds / top * (HIGH - CEILING), 1)
 
 
 _BRIEF = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))
 
 
 def brief(seconds: float) -> str:
-    """A time in one unit, to stand under a bar: 150 -> 2.5 min."""
+    """Return a time in one unit, as a label of a bar: 150 -> 2.5 min."""
     if not seconds:
         return "0"
-    # 80 s is no 1.3 min, and 1.5 s no 1,500 ms.
+    # Avoids 1.3 min for 80 s, and 1,500 ms for 1.5 s.
     fits = ((size, unit) for size, unit in _BRIEF if seconds >= size * (2 if size > 1 else 0.9995) or seconds == size)
     size, unit = next(fits, (0.001, "ms"))
     value = seconds / size

@@ -1,4 +1,4 @@
-"""Retry policies: what is in force for which task and who runs it, the history of one, and the way back."""
+"""Retry policies: which are in force for which tasks and workers, the history of one, and rollback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.policies import history as policy_history
+from dashboard.policies import changes as policy_changes
 from dashboard.policies import listing as policy_list
 from dashboard.policies.editor_views import MOST_REASON
 from dashboard.web.access import can
@@ -50,7 +50,7 @@ def versions(request: HttpRequest, name: str) -> HttpResponse:
     context = {
         "name": name,
         "current": current,
-        "lines": policy_history.lines(found.rows[:VERSIONS], found.rows, current, viewer),
+        "lines": policy_changes.version_lines(found.rows[:VERSIONS], found.rows, current, viewer),
         "next": str(found.rows[VERSIONS - 1].version) if len(found.rows) > VERSIONS else "",
         "is_first": "after" not in request.GET,
         "compared": _compared(request, name, current),
@@ -59,12 +59,12 @@ def versions(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _compared(request: HttpRequest, name: str, current: object) -> dict | None:
-    """Two versions beside each other, where the address names them."""
+    """Return two versions side by side, if the URL names them."""
     left, right = (whole_number(request.GET.get(side)) for side in ("left", "right"))
     if not left or not right:
         return None
     one, other = (policies.version(request.viewer, name, number) for number in (left, right))
-    return {"left": one, "right": other, "lines": policy_history.changes(one, other)}
+    return {"left": one, "right": other, "lines": policy_changes.version_changes(one, other)}
 
 
 @require_POST
@@ -76,7 +76,7 @@ def put_back(request: HttpRequest, name: str, version: int) -> HttpResponse:
         made = policies.put_back(request.viewer, name, version, **expected)
     except Refused as refused:
         return _refused(request, name, refused)
-    # Only where the form names the version it replaced: that one is put back.
+    # Offered only if the form names the replaced version, which is then put back.
     undo = reverse("redrive:policy-put-back", args=[name, before]) if before else ""
     fields = [("begun", made.version), ("reason", f"Version {made.version} was undone.")]
     add_toast(

@@ -1,4 +1,4 @@
-"""A policy in words: its waits, its end, and the outage that it survives."""
+"""Policy as text: its delays, its end, and the outage that it survives."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboard.web.figures import duration, number
-from dashboard.web.quantities import in_seconds, plain
+from dashboard.web.quantities import plain
 from jobs_admin import policies
+from jobs_admin.core.figures import exact_duration
 from jobs_admin.core.policy import Backoff, Jitter, Match, Policy
 from jobs_admin.core.retry_times import Totals, totals
 from jobs_admin.installation import COMMAND
 from jobs_admin.models import PolicyVersion
 
-_TINY = 0.05  # of the time: what is less apart is the same
+_TINY = 0.05  # relative difference of times that count as equal
 
 
 def curve(policy: Policy) -> str:
-    """`5 s, doubling, at most 10 min, ± 10 %`."""
+    """Return the delays: `5 s, doubling, at most 10 min, ± 10 %`."""
     if not policy.retries:
         return "retries left to the task’s own code"
     parts = [_backoff(policy.backoff)]
     if policy.cap_s is not None and policy.backoff.kind != "fixed":
-        parts.append(f"at most {in_seconds(policy.cap_s)}")
+        parts.append(f"at most {exact_duration(policy.cap_s)}")
     if policy.backoff.kind != "decorrelated":
         parts.append(_jitter(policy.jitter))
     return ", ".join(parts)
 
 
 def _backoff(backoff: Backoff) -> str:
-    first = in_seconds(backoff.first_delay_s)
+    first = exact_duration(backoff.first_delay_s)
     match backoff.kind:
         case "exponential" if backoff.factor == 2:
             return f"{first}, doubling"
@@ -42,10 +43,10 @@ def _backoff(backoff: Backoff) -> str:
         case "fixed":
             return f"always {first}"
         case "table":
-            shown = ", ".join(map(in_seconds, backoff.delays_s[:5]))
+            shown = ", ".join(map(exact_duration, backoff.delays_s[:5]))
             return shown + (" …" if len(backoff.delays_s) > 5 else "")
         case "polynomial":
-            plus = f" + {in_seconds(backoff.plus_s)}" if backoff.plus_s else ""
+            plus = f" + {exact_duration(backoff.plus_s)}" if backoff.plus_s else ""
             return f"(n − 1)^{plain(backoff.power)} × {first}{plus}"
         case _:
             return f"decorrelated from {first}"
@@ -59,7 +60,7 @@ def _jitter(jitter: Jitter) -> str:
         "equal": "equal jitter",
         "down": f"up to {part} earlier",
         "plus_minus": f"± {part}",
-        "additive": f"up to {in_seconds(jitter.seconds)} later",
+        "additive": f"up to {exact_duration(jitter.seconds)} later",
         "celery": "full jitter in whole seconds",
         "sidekiq": "Sidekiq’s jitter",
     }[jitter.kind]
@@ -70,7 +71,7 @@ def attempts(count: int) -> str:
 
 
 def gives_up(found: Totals) -> str:
-    """`after 4 min` or `after 4 min on average, 2 min to 6 min`."""
+    """Return the end: `after 4 min` or `after 4 min on average, 2 min to 6 min`."""
     if found.longest_s == 0:
         return "at once"
     middle = duration(found.p50_s)
@@ -80,7 +81,7 @@ def gives_up(found: Totals) -> str:
 
 
 def outage(found: Totals) -> str:
-    """The outage that jobs outlive, and the one that none does. Times are what passes between the attempts."""
+    """Return the outage that jobs survive, and the one that none survives, as the time between the attempts."""
     surely, nearly, longest = _below(found.shortest_s), _below(found.p1_s), _above(found.longest_s)
     if found.longest_s == 0:
         return "Survives no outage: no delays."
@@ -111,7 +112,7 @@ def _step(seconds: float) -> float:
 
 
 def matches(match: Match) -> str:
-    """Return the match in words: `shop.deliver on webhooks of shop`."""
+    """Return the match as text: `shop.deliver on webhooks of shop`."""
     task = "all tasks" if match.task == "*" else match.task
     queue = "" if match.queue == "*" else f" on {match.queue}"
     source = "" if match.source == "*" else f" of {match.source}"
@@ -120,15 +121,15 @@ def matches(match: Match) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The workers that run a version: a sentence, and whether all live ones do."""
+    """Workers that run a version: a sentence, and whether all live ones do."""
 
     words: str
     is_all: bool
-    more: str = ""  # the workers on other versions, and those held back
+    more: str = ""  # workers on other versions, and those held back
 
 
 def fleet(running: Any, version: int) -> Fleet:
-    """Return the workers of a version in words. `running`: the answer of `policies.in_force` for its name, or None."""
+    """Return the workers of a version as text. `running`: the result of `policies.in_force` for its name, or None."""
     if running is None or not running.is_known:
         return Fleet("workers not known: the store does not answer", False)
     if not running.worker_count:
@@ -174,7 +175,7 @@ def fleet(running: Any, version: int) -> Fleet:
 @dataclass(frozen=True, slots=True)
 class Observed:
     words: str
-    more: str  # what it would have done instead
+    more: str  # further changes
 
 
 def observed(found: policies.Observed) -> Observed:
@@ -199,7 +200,7 @@ def _attempts_text(attempts: int) -> str:
 
 
 def budget(policy: Policy) -> str:
-    """Return the most retries that the budget allows in any minute; "" without a budget."""
+    """Return the maximum number of retries that the budget allows in any minute; "" without a budget."""
     if policy.budget is None:
         return ""
     if not policy.budget.per_minute:
@@ -208,7 +209,7 @@ def budget(policy: Policy) -> str:
 
 
 def budget_left(left: Any) -> str:
-    """`left`: a `policies.BudgetLeft`."""
+    """Return the remaining budget as text. `left`: a `policies.BudgetLeft`."""
     if not left.is_known:
         return "budget not known: the store does not answer"
     if left.least is None:
@@ -218,7 +219,7 @@ def budget_left(left: Any) -> str:
 
 
 def in_brief(version: PolicyVersion) -> tuple[str, str]:
-    """Return the waits, and the number and duration of the attempts."""
+    """Return the delays, and the number and duration of the attempts."""
     readable = policies.readable([version])
     if not readable:
         return "written by a newer Redrive or by hand; not used by workers", "cannot be read"
@@ -233,6 +234,6 @@ _NOT_IN_NAME = re.compile(r"[^a-z0-9_]+")
 
 
 def name_for(task: str, otherwise: str) -> str:
-    """A name that a policy for this task might have: `shop.tasks.deliver` -> `deliver`."""
+    """Return a suggested name for a policy of this task: `shop.tasks.deliver` -> `deliver`."""
     last = task.rpartition(".")[2].lower()
     return _NOT_IN_NAME.sub("-", last).strip("-_")[:63] or otherwise

@@ -1,4 +1,4 @@
-"""Quarantine: its jobs with their crashes, and the jobs that ran in a worker that died."""
+"""Quarantine: its jobs with their crashes, and other jobs that ran in a worker that crashed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def index(request: HttpRequest) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def readmit(request: HttpRequest, pk: int) -> HttpResponse:
-    """Out of quarantine: it is dead, and can be replayed."""
+    """Release a job from quarantine: it becomes dead, and can be replayed."""
     return _changed(request, pk, triage.readmit, "Readmitted. The job is dead and can be replayed.", NOT_READMITTED)
 
 

@@ -1,4 +1,4 @@
-"""One queue: what waits, runs and lies dead now, and how that came about."""
+"""One queue: waiting, running and dead jobs, and their history."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard.holds import breaker_page
 from dashboard.holds import notes as pause_notes
-from dashboard.queues.depth import picture as depth_picture
+from dashboard.queues import depth_picture
 from dashboard.queues.views import LATE_SAMPLE_S, durability_words, unguarded
-from dashboard.web import links, moments
+from dashboard.web import links, moments, time_range
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
@@ -26,23 +27,28 @@ from jobs_admin.desk import overview
 from jobs_admin.fleet import durability, stranded
 from jobs_admin.fleet.durability import Grade
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
-from jobs_admin.queues import depths, liveness, rates
+from jobs_admin.queues import coverage, depths, liveness, rates
 from jobs_admin.queues.depths.marking import MOST_OF_A_KIND, thresholds, thresholds_of_queue
 
-SPANS = {"1h": 1, "6h": 6, "24h": 24, "7d": 7 * 24, "14d": 14 * 24, "90d": 90 * 24, "400d": 400 * 24}
-_USUAL = ("1h", "6h", "24h")  # the first that holds all looks of a new queue
+_LONGEST = time_range.RANGES["400d"]
 _SHORTEST = timedelta(minutes=2)
-_POINTS, _ROWS = 700, 24  # of a picture, and of its table
+_POINTS, _ROWS = 700, 24  # of a chart, and of its table
 _LINES = {
-    "dead": ("Dead", [("dead", "dead")]),
-    "depth": ("Waiting, active, delayed", [("waiting", "waiting"), ("active", "active"), ("delayed", "delayed")]),
-    "rates": ("Attempts per minute", [("succeeded_per_min", "succeeded"), ("failed_per_min", "failed")]),
+    "dead": ("Dead jobs", [("dead", "dead")]),
+    "depth": (
+        "Waiting, active and delayed jobs",
+        [("waiting", "waiting"), ("active", "active"), ("delayed", "delayed")],
+    ),
+    "rates": (
+        "Jobs per minute (2 min avg)",
+        [("succeeded_per_min", "succeeded"), ("failed_per_min", "failed for good")],
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time span shown. `name` is one of SPANS, or "" for a chosen span."""
+    """Displayed time range. `name` is one of time_range.RANGES, or "" for a custom range."""
 
     since: datetime
     until: datetime
@@ -50,7 +56,9 @@ class Window:
     hidden: tuple[str, ...]
 
     def query(self, **changes: Any) -> str:
-        query = {"span": self.name} if self.name else {"since": _text(self.since), "until": _text(self.until)}
+        query = (
+            {time_range.PARAMETER: self.name} if self.name else {"since": _text(self.since), "until": _text(self.until)}
+        )
         if changes:
             query = changes
         return "?" + urlencode({**query, **({"hide": ",".join(self.hidden)} if self.hidden else {})})
@@ -60,14 +68,14 @@ class Window:
         return self.query(since=_text(self.since + by), until=_text(self.until + by))
 
     def wider(self, now: datetime) -> str:
-        """Twice as long, as far as something may be kept; "" where it is that already."""
+        """Return a range twice as long, up to the retention of samples; "" at the maximum."""
         by = (self.until - self.since) / 2
         until = min(self.until + by, now)
-        since = max(until - 4 * by, now - timedelta(hours=SPANS["400d"]))
+        since = max(until - 4 * by, now - _LONGEST)
         return self.query(since=_text(since), until=_text(until)) if until - since > 2 * by + _SHORTEST else ""
 
     def narrower(self) -> str:
-        """The later half of it; "" where it is as short as can be."""
+        """Return the later half of the range; "" at the minimum."""
         by = (self.until - self.since) / 2
         return self.query(since=_text(self.since + by), until=_text(self.until)) if by >= _SHORTEST else ""
 
@@ -81,7 +89,8 @@ class Window:
 def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
     viewer, now = request.viewer, timezone.now()
     depths.require_visible(viewer, source, queue)
-    window = _window(request, now, depths.sampled_since(source, queue))
+    offered = time_range.with_data(depths.sampled_since(source, queue), now)
+    window = _window(request, now, offered)
     history = depths.history(viewer, source, queue, window.since, window.until, most=_POINTS, now=now)
     found = depths.marks(viewer, source, queue, window.since, window.until)
     address = reverse("redrive:queue-detail", args=[source, queue])
@@ -98,7 +107,7 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
         "is_capped": any(sum(mark.kind == kind for mark in found) >= MOST_OF_A_KIND for kind in depth_picture.LABELS),
         "most_marks": MOST_OF_A_KIND,
         "window": window,
-        "spans": [(name, f"{address}{window.query(span=name)}", name == window.name) for name in SPANS],
+        "time_range": time_range.picker(request, offered, window.name),
         "earlier_url": address + window.shifted(-0.5),
         "later_url": address + window.shifted(0.5) if window.until < now - _SHORTEST else "",
         "narrower_url": address + narrower if (narrower := window.narrower()) else "",
@@ -110,7 +119,7 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
-    """Return the jobs that a dead worker had fetched to their queues."""
+    """Return jobs fetched by a dead worker to their queues."""
     if not request.viewer.may(VIEWER, source):
         raise Http404
     try:
@@ -129,7 +138,7 @@ def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
 
 
 def _stranded(known: overview.SourceRow | None, source: str, queue: str) -> list[stranded.Stranded]:
-    """Return the jobs of this queue that dead workers hold. Reads the store only where `sample` found some."""
+    """Return the jobs of this queue that dead workers hold. The store is read only if `sample` found some."""
     return stranded.find_for_queue(source, queue) if known is not None and stranded.has_finding(known.findings) else []
 
 
@@ -139,13 +148,17 @@ def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, An
     words, title = durability_words(row)
     grade = Grade(row.durability, row.fetch_window)
     age = (now - row.sampled_at).total_seconds() if row.sampled_at else None
+    pauses = pause_notes.of_queue(viewer, source, queue, now)
+    is_unknown = coverage.is_queue_unknown(source, queue)
     return {
         "row": row,
         "known": known,
         "stranded": _stranded(known, source, queue),
         "may_act": viewer.may(OPERATOR, source),
-        "pauses": pause_notes.of_queue(viewer, source, queue, now),
-        "may_pause": pause_notes.may_pause(viewer, source, queue),
+        "pauses": pauses,
+        "breakers": breaker_page.of_queue(viewer, source, queue, now),
+        "is_unknown": is_unknown,
+        "may_pause": not is_unknown and pause_notes.may_pause(viewer, source, queue, pauses),
         "lengths": pause_notes.LENGTHS,
         "is_late": age is None or age > LATE_SAMPLE_S,
         "durability": words,
@@ -156,7 +169,7 @@ def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, An
         "dead_url": links.failures_of(source=source, queue=queue, state="dead"),
         "retrying_url": links.failures_of(source=source, queue=queue, state="retrying"),
         "replay_url": links.replay_of(source=source, queue=queue, state="dead")
-        if row.dead and viewer.may(OPERATOR, source) and known is not None and known.takes_replays
+        if row.dead and not is_unknown and viewer.may(OPERATOR, source) and known is not None and known.takes_replays
         else "",
     }
 
@@ -170,7 +183,7 @@ def _at_stake(found: durability.AtStake) -> str:
         lost = ["all running jobs"]
     else:
         jobs = f"up to {found.running:,} running job{'' if found.running == 1 else 's'}"
-        lost = [f"{jobs} (recorded under a policy with file_lost)"] if found.running else []
+        lost = [f"{jobs} (a policy can record lost jobs for replay: file_lost)"] if found.running else []
     if found.fetched:
         lost.append(f"up to {found.fetched:,} in-flight message{'' if found.fetched == 1 else 's'}")
     if not lost:
@@ -206,24 +219,21 @@ def _picture(
     }
 
 
-def _window(request: HttpRequest, now: datetime, watched_since: datetime | None) -> Window:
-    """Return the span in the address; for an invalid one a day, or less if the queue was not watched that long."""
+def _window(request: HttpRequest, now: datetime, offered: list[str]) -> Window:
+    """Return the time range in the URL: a custom range, or one of the picker."""
     parameters = request.GET
     known = [name for _, lines in _LINES.values() for name, _ in lines]
     hidden = tuple(name for name in dict.fromkeys(parameters.get("hide", "").split(",")) if name in known)
     since, until = _moment(parameters.get("since", "")), _moment(parameters.get("until", "")) or now
     if since is not None and since < now - _SHORTEST:
-        since = max(since, now - 2 * timedelta(hours=SPANS["400d"]))
+        since = max(since, now - 2 * _LONGEST)
         return Window(since, min(max(until, since + _SHORTEST), now), "", hidden)
-    name = parameters.get("span", "")
-    if name not in SPANS:
-        age = now - watched_since if watched_since is not None else timedelta.max
-        name = next((one for one in _USUAL if age <= timedelta(hours=SPANS[one])), _USUAL[-1])
-    return Window(now - timedelta(hours=SPANS[name]), now, name, hidden)
+    name = time_range.requested(request) or time_range.chosen(request, offered)
+    return Window(now - time_range.RANGES[name], now, name, hidden)
 
 
 def _moment(text: str) -> datetime | None:
-    if text.isascii() and text.isdigit() and len(text) <= 11:  # as the script says it
+    if text.isascii() and text.isdigit() and len(text) <= 11:  # as sent by the script
         at: datetime | None = datetime.fromtimestamp(int(text), UTC)
     else:
         try:

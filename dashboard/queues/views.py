@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import urlencode
@@ -15,20 +16,21 @@ from dashboard.holds import notes as pause_notes
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
-from jobs_admin import queues
+from jobs_admin import holds, queues
 from jobs_admin.core.text import whole_number
-from jobs_admin.db.priorities import level_of
+from jobs_admin.db.abilities import level_of
 from jobs_admin.desk import overview, retention
 from jobs_admin.fleet.durability import EARLY, LATE, MIXED, Grade
+from jobs_admin.models import Pause
 from jobs_admin.models.access import VIEWER
-from jobs_admin.queues import liveness, rates
+from jobs_admin.queues import coverage, liveness, rates
 
 LATE_SAMPLE_S = 60
 
 _LATE = "Acknowledged after the job: a worker crash loses no running jobs."
 _WINDOW = " Redis hands out a message before recording its worker: a worker killed in between loses the message."
 _EARLY = "Acknowledged before {}: a worker crash loses {}, recorded only under a policy with file_lost."
-# What can be lost where a worker dies (facts of Celery and kombu, not of ours).
+# What can be lost when a worker dies (properties of Celery and kombu).
 DURABILITY = {
     Grade(LATE, False): ("late ack", _LATE),
     Grade(LATE, True): ("late ack, fetch window", _LATE + _WINDOW),
@@ -45,11 +47,13 @@ class Line:
     url: str
     dead_url: str
     retrying_url: str
-    priorities: list[tuple[str, str, int]]  # the system's number, its level ("" for none), how many wait
+    priorities: list[tuple[str, str, int]]  # (number in the system, level or "", waiting jobs)
     durability: str
     durability_words: str
-    unguarded: str  # "" where all of its workers are guarded, or nobody knows
+    unguarded: str  # "" if all of its workers are guarded, or unknown
     is_paused: bool
+    partly_paused: str  # sentence about paused tasks and dependencies; "" for none
+    is_unknown: bool  # jobs whose queue is unknown, because events did not name it
 
 
 @dataclass(slots=True)
@@ -63,6 +67,7 @@ class SourceLines:
     is_configured: bool
     row: overview.SourceRow | None = None
     lines: list[Line] = field(default_factory=list)
+    paused_tenants: str = ""  # sentence
 
     @property
     def has_guards(self) -> bool:
@@ -78,27 +83,31 @@ class SourceLines:
 
 
 @require_safe
-@can(VIEWER)
+@can(VIEWER, by_source=True)
 def index(request: HttpRequest) -> HttpResponse:
-    now = timezone.now()
+    now, focus = timezone.now(), request.viewer.focus
     after = request.GET.get("after", "")
     after = after if queues.is_cursor(after) else ""
     by_source = {row.name: _source(row) for row in overview.sources(request.viewer, now)}
     page = queues.queue_page(request.viewer, after=after, now=now)
-    paused = pause_notes.paused_queues(request.viewer, now)
+    paused = holds.pauses_of(request.viewer, [(row.source, row.queue) for row in page.rows], now)
     for row in page.rows:
         if row.source not in by_source:
             by_source[row.source] = SourceLines(row.source, "unknown", "", None, row.sampled_at, False, False)
-        by_source[row.source].lines.append(_line(row, by_source[row.source].row, paused))
-    # Further pages are of queues: a source without one there was on the first.
+        source, pauses = by_source[row.source], paused.get((row.source, row.queue), [])
+        source.lines.append(_line(row, source.row, pauses, now))
+        source.paused_tenants = source.paused_tenants or pause_notes.sentence(
+            [one for one in pauses if one.tenant], now
+        )
+    # Later pages only continue queues: a source without any was on the first page.
     sources = [source for source in by_source.values() if source.lines or not after]
     context = {
         "sources": sources,
         "more_sources": 0 if after else overview.more_sources(request.viewer),
         "count": page.count,
-        "self_url": _address(after),
-        "first_url": _address("") if after else "",
-        "next_url": _address(page.next) if page.next else "",
+        "self_url": _address(after, focus),
+        "first_url": _address("", focus) if after else "",
+        "next_url": _address(page.next, focus) if page.next else "",
         "stale": liveness.find_stale(now),
         "rate_window": rates.WINDOW,
         "kept": retention.in_words(),
@@ -106,8 +115,9 @@ def index(request: HttpRequest) -> HttpResponse:
     return render_page(request, "redrive/queues/list.html", context, part="queues")
 
 
-def _address(after: str) -> str:
-    return f"{reverse('redrive:queue-list')}?{urlencode({'after': after})}" if after else reverse("redrive:queue-list")
+def _address(after: str, source: str) -> str:
+    given = {name: value for name, value in (("source", source), ("after", after)) if value}
+    return f"{reverse('redrive:queue-list')}?{urlencode(given)}" if given else reverse("redrive:queue-list")
 
 
 def _source(row: overview.SourceRow) -> SourceLines:
@@ -119,9 +129,9 @@ def _source(row: overview.SourceRow) -> SourceLines:
     return SourceLines(row.name, state, row.why, row.changed_at, row.sampled_at, is_late, row.is_configured, row)
 
 
-def _line(row: queues.QueueRow, source: overview.SourceRow | None, paused: set[tuple[str, str]]) -> Line:
+def _line(row: queues.QueueRow, source: overview.SourceRow | None, pauses: Sequence[Pause], now: datetime) -> Line:
     words, title = durability_words(row)
-    # A single priority says nothing.
+    # A single priority is not informative.
     waiting = sorted(row.by_priority.items(), key=_as_number) if len(row.by_priority) > 1 else []
     priorities = [(name, _level(row.source, name), count) for name, count in waiting]
     return Line(
@@ -133,19 +143,21 @@ def _line(row: queues.QueueRow, source: overview.SourceRow | None, paused: set[t
         words,
         title,
         unguarded(row, source),
-        (row.source, row.queue) in paused,
+        any(one.queue for one in pauses),
+        pause_notes.sentence([one for one in pauses if one.task or one.dependency], now),
+        coverage.is_queue_unknown(row.source, row.queue),
     )
 
 
 def durability_words(row: queues.QueueRow) -> tuple[str, str]:
-    """Return the durability in short, and in a sentence; ("", "") if it was not reported."""
+    """Return the durability as a word and as a sentence; ("", "") if it was not reported."""
     return DURABILITY.get(Grade(row.durability, row.fetch_window), ("", ""))
 
 
 def unguarded(row: queues.QueueRow, source: overview.SourceRow | None) -> str:
-    """ "12 of 200 guarded: what fails in the other 188 is not seen here"; "" where that is not so, or not known."""
+    """Return "12 of 200 guarded: what fails in the other 188 is not seen here"; "" if all are, or unknown."""
     if source is not None and source.keeps_dead:
-        return ""  # what fails there is read from the system
+        return ""  # failures are read from the system itself
     if row.workers is None or row.guarded_workers is None or row.guarded_workers >= row.workers:
         return ""
     others = row.workers - row.guarded_workers
@@ -158,7 +170,7 @@ def _level(source: str, name: str) -> str:
 
 
 def _as_number(priority: tuple[str, int]) -> tuple[int, str]:
-    """Numbers in their order, then names."""
+    """Return a sort key: numbers in numeric order, then names."""
     name = priority[0]
     size = whole_number(name.removeprefix("-"))
     return (1_000 if size is None else -size if name[0] == "-" else size, name)

@@ -1,1 +1,1 @@
-"""Pages of replays: the preview, the list, one replay while it runs, the acts on it, and their calls."""
+"""Pages and API calls of replays: the preview, the list, one replay while it runs, and its acts."""

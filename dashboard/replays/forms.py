@@ -1,9 +1,10 @@
-"""Forms of starting and steering a replay. A refusal is shown beside its field."""
+"""Forms that start and steer a replay: accepted exclusions, and the inputs under Advanced."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django import forms
@@ -20,12 +21,12 @@ UNITS = (("rate", "jobs/s"), ("every", "seconds between jobs"))
 
 
 def _text(label: str, hint: str = "", *, most: int = 40) -> forms.CharField:
-    """Return a field for a number or a name, which the engine validates."""
+    """Return a field for a number or name that the engine validates."""
     return forms.CharField(required=False, max_length=most, strip=True, label=label, help_text=hint)
 
 
 class Share(forms.CharField):
-    """A share, typed in per cent: 80 -> 0.8. What is no number is left to the engine to refuse."""
+    """A share, typed in per cent: 80 -> 0.8. The engine refuses anything that is not a number."""
 
     def __init__(self, label: str) -> None:
         super().__init__(required=False, max_length=40, strip=True, label=label)
@@ -39,16 +40,16 @@ class Share(forms.CharField):
 
 
 class Refusing(forms.Form):
-    """A form that also shows what the engine refuses, each beside the field that is to blame."""
+    """Form that also shows refusals of the engine, each at the field that caused it."""
 
-    # The engine's name for a part -> the field; those that are not named here are called the same.
+    # The engine's name for a part -> the field; other fields have the engine's names.
     FIELDS: dict[str, str] = {}
 
     def refuse(self, part: str, message: str) -> None:
-        """`part` as the engine names it, such as `canary.jobs`."""
+        """Show a refusal. `part` is the engine's name, such as `canary.jobs`."""
         field = self.FIELDS.get(part, part.replace(".", "_"))
         text = message.removeprefix(f"{part} ")
-        if text != message:  # "canary.jobs must be a whole number …": the label names the part
+        if text != message:  # "canary.jobs must be a whole number …": the label already names the part
             text = f"This {text}"
         self.add_error(field if field in self.fields else None, text)
 
@@ -59,7 +60,7 @@ class Refusing(forms.Form):
 
 
 class Pace(Refusing):
-    """The pace of a replay, with the API's names. Empty fields have the default of the style."""
+    """Pace of a replay, with the API's names. Empty fields have the default of the style."""
 
     FIELDS = {"every": "amount", "rate": "amount", "per_key": "per_key_key", "canary": "canary_jobs", "ramp": "ramp_to"}
 
@@ -107,7 +108,7 @@ class Pace(Refusing):
         return cleaned
 
     def _check_amount(self, text: str, unit: str) -> None:
-        """Return the fields with defaults only for a form that was not submitted: a field sent empty is no number."""
+        """Fill in defaults only for a form that was not submitted: a field submitted empty is not a number."""
         if "amount" not in self.data:
             return
         try:
@@ -121,7 +122,7 @@ class Pace(Refusing):
 
     @property
     def document(self) -> dict[str, Any] | None:
-        """The requested pace, with the API's names; None for the default by size, if nothing was chosen.
+        """Return the requested pace, with the API's names; None for the default by size, if nothing was selected.
 
         Only the style if the form is invalid.
         """
@@ -145,7 +146,7 @@ class Pace(Refusing):
 
     @classmethod
     def fields_of(cls, pace: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return the fields that `document` reads as this pace, given as by `pacing.Pace.as_dict`."""
+        """Return the fields that `document` reads as this pace, given in the form of `pacing.Pace.as_dict`."""
         found = [("style", str(pace.get("style", "")))]
         if rate := pace.get("rate"):
             found += [("amount", _typed(rate)), ("unit", "rate")]
@@ -171,7 +172,7 @@ class Pace(Refusing):
 
 
 def _number(value: Any) -> Any:
-    """Text as the number it is: whole where it is whole. Other text stays, for the engine to refuse or take."""
+    """Return the text as a number, an integer if possible; other text unchanged, for the engine to accept or refuse."""
     try:
         number = float(value)
         return int(number) if number == int(number) else number
@@ -180,12 +181,12 @@ def _number(value: Any) -> Any:
 
 
 def _typed(value: Any) -> str:
-    """A number as a person types it, to its last digit; text as it is."""
+    """Return a number as a person types it, with all digits; text unchanged."""
     return f"{value:.15g}" if isinstance(value, int | float) else str(value)
 
 
 class Options(Refusing):
-    """The options of a replay: attempts, queue, id, arguments, and the accepted exclusions."""
+    """Options of a replay: attempts, queue, id, arguments, and accepted exclusions."""
 
     FIELDS = {"attempts": "attempts_number"}
 
@@ -198,9 +199,9 @@ class Options(Refusing):
     same_job_id = forms.BooleanField(required=False)
     patch = forms.CharField(required=False, strip=True, max_length=200_000, label="Argument changes")
     accept = forms.MultipleChoiceField(required=False, choices=[(name, name) for name in ACCEPTABLE])
-    # The fingerprints that were listed, between commas; a comma alone lists none, so none is left out.
+    # Fingerprints of the displayed groups, separated by commas; a single comma means none, so that none is excluded.
     groups = forms.CharField(required=False, max_length=30_000)
-    # All groups at once; "" ticks those that are ticked.
+    # Selects groups at once; "" leaves the boxes as they are.
     tick = forms.ChoiceField(required=False, choices=[(name, name) for name in ("all", "none", "recommended")])
 
     def clean_patch(self) -> Any:
@@ -218,7 +219,7 @@ class Options(Refusing):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The chosen options as `replays.Options.read` takes them, without defaults."""
+        """Return the selected options as `replays.Options.read` accepts them, without defaults."""
         if not self.is_valid():
             return {}
         cleaned = self.cleaned_data
@@ -233,7 +234,7 @@ class Options(Refusing):
 
     @classmethod
     def fields_of(cls, options: replays.Options, left_out: Collection[str]) -> list[tuple[str, str]]:
-        """Return the fields that `document` reads as these options; `left_out`: fingerprints of the excluded groups."""
+        """Return the fields that `document` reads as these options; `left_out`: fingerprints of excluded groups."""
         found = [("accept", name) for name in options.accept] + [("groups", ",".join(left_out) or ",")]
         if isinstance(options.attempts, int):
             found += [("attempts", "number"), ("attempts_number", str(options.attempts))]
@@ -245,7 +246,7 @@ class Options(Refusing):
 
     @property
     def ticked(self) -> list[str]:
-        """The groups that are on, by fingerprint."""
+        """The fingerprints of the selected groups."""
         return self.data.getlist("group") if hasattr(self.data, "getlist") else list(self.data.get("group", ()))
 
     @property
@@ -259,7 +260,7 @@ def _refuse_constant(name: str) -> None:
 
 
 class Start(forms.Form):
-    """The last word before a replay starts."""
+    """Confirmation of a start."""
 
     reason = forms.CharField(required=False, max_length=500, strip=True)
     confirm = forms.CharField(required=False, strip=True)
@@ -281,3 +282,107 @@ class Start(forms.Form):
         if self.is_at_once and self.jobs > 1 and typed != str(self.jobs):
             raise forms.ValidationError(f"To send all jobs at once, enter the number of jobs: {self.jobs}.")
         return typed
+
+
+# name -> (which jobs, what may happen to them)
+_ACCEPTED = {
+    "unguarded": ("queues with unguarded workers", "outcomes may stay unknown"),
+    "chord": ("headers of chords that have ended", "the jobs run again, the chord bodies do not"),
+    "expired": ("expired jobs", "the jobs run despite being expired"),
+    "unknown_task": ("tasks that no active worker has registered", "no worker may run them"),
+}
+
+
+def accepted_jobs(name: str) -> str:
+    """Return the text about jobs that are replayed because their exclusion was accepted."""
+    return _ACCEPTED[name][0] if name in _ACCEPTED else name
+
+
+def acceptance_offer(name: str) -> str:
+    """Return the same as a sentence, with the expected result."""
+    jobs, means = _ACCEPTED[name]
+    return f"{jobs[0].upper()}{jobs[1:]}: {means}"
+
+
+__all__ = ["DAYS", "Field", "Place", "places"]
+
+_PLACES: dict[str, tuple[str, ...]] = {
+    "Canary": ("canary_jobs", "canary_success", "canary_within"),
+    "Ramp": ("ramp_from", "ramp_to", "over", "jitter"),
+    "Limits": ("in_flight", "queue_cap", "per_key_key", "per_key_concurrency", "per_key_rate"),
+    "Stop rule": ("stop_failed", "stop_of_last", "stop_new_groups"),
+    "Hours and order": ("window_from", "window_to", "priority", "shuffle"),
+}
+_IN_PER_CENT = {"canary_success": ("canary", "success"), "stop_failed": ("stop", "failed"), "jitter": ("jitter",)}
+_UNITS = {"canary_success": "%", "stop_failed": "%", "jitter": "%"}
+_NONE = "no limit"
+_EMPTY = {
+    "in_flight": _NONE,
+    "queue_cap": _NONE,
+    "per_key_key": "tenant, kwargs.customer_id …",
+    "priority": "unchanged",
+    "window_from": "any time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    label: str
+    unit: str
+    value: str
+    usual: str  # default while empty
+    kind: str  # text, check, choice
+    errors: list[str]
+    choices: list[tuple[str, str]]
+    is_long: bool = False
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    title: str
+    fields: list[Field]
+
+
+def places(form: Pace, pace: dict[str, Any]) -> list[Place]:
+    """Return the inputs. `pace` has a number for every limit, as in a preview."""
+    return [Place(title, [_field(form, name, pace) for name in names]) for title, names in _PLACES.items()]
+
+
+def _field(form: Pace, name: str, pace: dict[str, Any]) -> Field:
+    field = form.fields[name]
+    choices = [(str(value), str(words)) for value, words in getattr(field, "choices", ())]
+    kind = "choice" if choices else "check" if isinstance(field.widget, CHECKBOX) else "text"
+    return Field(
+        name,
+        str(field.label),
+        _UNITS.get(name, str(field.help_text)),
+        str(form.data.get(name, "")),
+        _usual(name, pace),
+        kind,
+        form.errors.get(name, []),
+        choices,
+        is_long=name == "per_key_key",
+    )
+
+
+def _usual(name: str, pace: dict[str, Any]) -> str:
+    found: Any = pace
+    for part in _IN_PER_CENT.get(name) or _path(name):
+        found = found.get(part) if isinstance(found, dict) else None
+    if found is None or isinstance(found, bool):
+        return _EMPTY.get(name, "")
+    if name in _IN_PER_CENT:
+        return f"{found * 100:g}"
+    return f"{found:g}" if isinstance(found, float) else str(found)
+
+
+def _path(name: str) -> tuple[str, ...]:
+    for part in Pace.PARTS:
+        if name.startswith(f"{part}_"):
+            return part, name.removeprefix(f"{part}_")
+    return (name,)

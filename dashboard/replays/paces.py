@@ -1,4 +1,4 @@
-"""A pace in words, and made faster or slower."""
+"""Pace as text, and pace changes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ from typing import Any
 
 from dashboard.web.figures import duration, percent
 from jobs_admin.core import pacing
-
-
-def rate_in_words(rate: float) -> str:
-    """Jobs a second, or a minute where that reads better."""
-    return f"{_rate(rate)}/s" if rate >= 1 else f"{_rate(rate * 60)}/min"
-
-
-def per_minute(rate: float) -> str:
-    """Return a rate of jobs per minute in words; less than one in ten minutes is not rounded to none."""
-    return "under 0.1/min" if rate < 0.1 else f"{rate:,.0f}/min" if rate >= 10 else f"{rate:.1f}/min"
+from jobs_admin.core.figures import rate as rate_words
+from jobs_admin.core.figures import small
 
 
 def in_words(pace: dict[str, Any]) -> str:
-    """A pace as a heading says it: `50 a second`, `careful, up to 12 a second`."""
+    """Return a pace as a heading: `50 a second`, `careful, up to 12 a second`."""
     words = _spread(pace)
     if key := (pace.get("per_key") or {}).get("key"):
         words += f", {_per_key(pace['per_key'])} for each {key}"
@@ -41,24 +33,24 @@ def _spread(pace: dict[str, Any]) -> str:
 
 
 def _step(rate: float) -> str:
-    return f"{_rate(rate)}/s" if rate >= 1 else f"one every {duration(1 / rate)}"
+    return f"{small(rate)}/s" if rate >= 1 else f"one every {duration(1 / rate)}"
 
 
 def _per_key(limit: dict[str, Any]) -> str:
     at_once, rate = limit.get("concurrency"), limit.get("rate")
-    parts = ([f"{at_once:,} at once"] if at_once else []) + ([rate_in_words(rate)] if rate else [])
+    parts = ([f"{at_once:,} at once"] if at_once else []) + ([rate_words(rate)] if rate else [])
     return " and ".join(parts)
 
 
 def careful_in_words(pace: dict[str, Any], *, is_of_last_hour: bool) -> str:
-    """Return the Careful pace in words, with its numbers. `pace` is complete (`core.pacing.settled`)."""
+    """Return the Careful pace as text, with its numbers. `pace` is complete (`core.pacing.settled`)."""
     canary, ramp = pace.get("canary") or {}, pace.get("ramp") or {}
     words = ""
     if canary:
         jobs = canary["jobs"]
         first = "1 job" if jobs == 1 else f"{jobs:,} jobs"
         words = f"starts with {first}. If {percent(canary['success'])} succeed, "
-    words += f"ramps from {rate_in_words(ramp['from'])} to {rate_in_words(ramp['to'])}"
+    words += f"ramps from {rate_words(ramp['from'])} to {rate_words(ramp['to'])}"
     words += " (median rate of these queues in the last hour). " if is_of_last_hour else ". "
     if stop := pace.get("stop"):
         words += pacing.stop_rule(stop["failed"])
@@ -66,7 +58,7 @@ def careful_in_words(pace: dict[str, Any], *, is_of_last_hour: bool) -> str:
 
 
 def scaled(pace: dict[str, Any], by: float) -> dict[str, Any] | None:
-    """Return the pace, faster by the factor `by`; None without a rate, or if the result is out of bounds."""
+    """Return the pace multiplied by `by`; None without a rate, or if the result is out of bounds."""
     changed = dict(pace)
     if ramp := pace.get("ramp"):
         if not ramp.get("to"):
@@ -85,13 +77,13 @@ def scaled(pace: dict[str, Any], by: float) -> dict[str, Any] | None:
 
 
 def amount(pace: dict[str, Any]) -> str:
-    """Return the rate in jobs per second, as text of an input; of a ramp its end."""
+    """Return the rate in jobs per second for an input; for a ramp that of its end."""
     rate = (pace.get("ramp") or {}).get("to") or pace.get("rate") or (1 / pace["every"] if pace.get("every") else None)
     return "" if rate is None else f"{rate:.4g}" if rate < 1000 else f"{rate:.0f}"
 
 
 def at_rate(pace: dict[str, Any], requested: dict[str, Any]) -> dict[str, Any]:
-    """Return the pace at the requested rate, which is the end of a ramp. Its limits stay."""
+    """Return the pace with the requested rate, which is the end of a ramp, and unchanged limits."""
     rate = (
         requested["rate"]
         if "rate" in requested
@@ -109,10 +101,6 @@ def at_rate(pace: dict[str, Any], requested: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """To three digits, so that pressing twice reads as it looks."""
+    """Round to three digits, so that numbers stay readable after repeated changes."""
     number = float(f"{value:.3g}")
     return int(number) if number == int(number) else number
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:,.2g}"

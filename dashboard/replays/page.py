@@ -1,4 +1,4 @@
-"""A replay as a page shows it: its state in a sentence, its bar, its picture over time, what can be done with it."""
+"""The page of a replay: state as a sentence, progress bar, chart, and possible acts."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import urlencode
 
 from django.urls import reverse
 from django.utils import timezone
 
-from dashboard.replays import accepted as replay_accepted
 from dashboard.replays import forms as replay_forms
+from dashboard.replays import outlook as replay_outlook
 from dashboard.replays import paces as replay_paces
-from dashboard.replays import picture as replay_picture
-from dashboard.web import links
+from dashboard.web import links, time_range
 from dashboard.web.figures import duration
 from dashboard.web.moments import clock, zone_name
 from dashboard.web.text import part_first
 from jobs_admin import replays
+from jobs_admin.core import figures, untrusted
 from jobs_admin.core import query as language
-from jobs_admin.core import untrusted
-from jobs_admin.core.text import class_name
+from jobs_admin.core.text import class_name, list_some
 from jobs_admin.installation import COMMAND
 from jobs_admin.models import Group, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import ENDED, SENDING, START, ItemState, ReplayState
 from jobs_admin.replays import learned_limit
 from jobs_admin.replays.obstacles import LEFT_OUT
-from jobs_admin.replays.unreported import SentWhileOff, Unattended
+from jobs_admin.replays.outcomes import SentWhileOff, Unattended
 
-STEP = 1.5  # of one press
-_MUCH_SLOWER = 0.5  # of its rate, or less: workers limit the speed of a replay
-_MOST_QUEUES = 3  # named in a sentence
-_LONGEST_ADDRESS = 4_000  # characters of a form that is sent within an address
-FAST_UP_TO = 100_000  # jobs: the page of more is too expensive to poll every second
+STEP = 1.5  # factor of one press
+_MUCH_SLOWER = 0.5  # fraction of its rate at or below which workers limit the speed of a replay
+_MOST_QUEUES = 3  # queues named in a sentence
+_LONGEST_ADDRESS = 4_000  # characters of a form submitted in a URL
+FAST_UP_TO = 100_000  # jobs: the page of a larger replay is too expensive to poll every second
 BY = {"slower": 1 / STEP, "faster": STEP}
 
-# In the order of the bar: what is settled first, what waits last.
+# In order of the bar: settled jobs first, waiting jobs last.
 PARTS = (
     ("succeeded", "succeeded", "recovered"),
     ("failed_again", "failed again", "dead"),
@@ -47,13 +47,13 @@ PARTS = (
     ("planned", "not sent yet", "discarded"),
     ("cancelled", "cancelled", "discarded"),
 )
-_CLIMBS_FIRST = (ReplayState.AWAITING_APPROVAL, ReplayState.RAMPING)  # nothing has slowed it down
+_CLIMBS_FIRST = (ReplayState.AWAITING_APPROVAL, ReplayState.RAMPING)  # states in which nothing has slowed it down
 _SLOWED = ("backed_off", "slower")  # kinds of evidence
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the progress bar."""
+    """Segment of the progress bar."""
 
     state: str
     words: str
@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A replay on the list."""
+    """Replay on the list."""
 
     replay: Replay
     url: str
@@ -73,15 +73,15 @@ class Row:
     parts: list[Part]
     settled: int
     sent_none: bool
-    drafted_jobs: int | None  # of a draft; None where it was started
+    drafted_jobs: int | None  # jobs of a draft; None if the replay was started
 
 
 @dataclass(frozen=True, slots=True)
 class Faster:
-    """One press: the pace times 1.5, or by it."""
+    """Change of the pace by one press: multiplied or divided by 1.5."""
 
     name: str
-    words: str  # the pace that it makes
+    words: str  # the resulting pace
     by: str
 
 
@@ -92,9 +92,9 @@ class Summary:
     parts: list[Part]
     settled: int
     percent: int
-    rate_now: float | None  # measured, see `progress.rates_now`; None when nothing is being sent
+    rate_now: float | None  # measured by `progress.rates_now`; None when nothing is being sent
     pace_words: str
-    picture: replay_picture.Picture | None
+    picture: replay_outlook.ProgressPicture | None
     is_live: bool
     is_moving: bool  # polled every second: jobs are being sent or in flight
     can_pause: bool
@@ -103,29 +103,29 @@ class Summary:
     can_pace: bool
     can_approve: bool
     steps: list[Faster]
-    amount: str  # what the field for another pace holds
+    amount: str  # value of the field for another pace
     is_ramp: bool
     patch: str
-    how: list[tuple[str, str]]  # how its jobs are sent, where it is not as usual
-    remaining: str  # how long the rest takes at the pace, in words
+    how: list[tuple[str, str]]  # options that are not the default
+    remaining: str  # time left at the current pace, as text
     scope: str
     scope_url: str
-    sent_none: bool  # it ended, and every job of it was left out or refused
+    sent_none: bool  # it has ended, with every job excluded or refused
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAgain:
-    """A group of jobs of this replay that failed again."""
+    """Group of jobs of this replay that failed again."""
 
     title: str
-    culprit: str  # place in the code, which distinguishes groups of one title
+    culprit: str  # place in the code, which distinguishes groups with one title
     count: int
-    compared: str  # with the errors that these jobs died of before, in words
+    compared: str  # comparison with the previous errors of these jobs, as text
     group_url: str
     failures_url: str
 
 
-LATEST, ALL = "latest", "all"  # lists of items that are not those of one state
+LATEST, ALL = "latest", "all"  # lists of items in several states
 LATEST_FIRST = (LATEST, ItemState.FAILED_AGAIN, ItemState.SUCCEEDED)
 
 
@@ -140,10 +140,10 @@ class Tab:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A row of the list of jobs."""
+    """Row of the list of jobs."""
 
     item: ReplayItem
-    compared: str  # of one that failed again: whether the error is that of its run before
+    compared: str  # of a job that failed again: whether the error is that of the previous run
 
 
 def parts(replay: Replay) -> list[Part]:
@@ -158,7 +158,7 @@ def parts(replay: Replay) -> list[Part]:
 
 
 def _called(replay: Replay, state: str, words: str) -> str:
-    # Only of a cancelled replay are jobs cancelled; else they are excluded, refused, or not fit to be sent any more.
+    # Jobs are cancelled only with their replay; otherwise they were excluded, refused, or could no longer be sent.
     if state != ItemState.CANCELLED or replay.state in (ReplayState.CANCELLED, ReplayState.STOPPED):
         return words
     return "not sent" if replay.state == ReplayState.DONE else "will not be sent"
@@ -177,8 +177,8 @@ def row(replay: Replay) -> Row:
 
 
 def scope(replay: Replay) -> str:
-    """Return the requested scope in words."""
-    if replay.seen_sources is not None:
+    """Return the requested scope as text."""
+    if replay.hides_sources:
         return "jobs of several sources; only your sources are shown"
     if replay.selection:
         return "1 selected job" if len(replay.selection) == 1 else f"{len(replay.selection):,} selected jobs"
@@ -191,7 +191,7 @@ def summary(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bo
     paused = replay.state in {ReplayState.PAUSED, ReplayState.HELD}
     waits = replay.sent + replay.running
     can_pace = may_act and not over and replay.planned > 0 and replay.state != ReplayState.AWAITING_APPROVAL
-    # A cancelled replay is still alive while what it sent has not come home; of one that is done nothing more comes.
+    # A cancelled replay is polled until its sent jobs are settled; a finished one no longer changes.
     return Summary(
         sentence=sentence(replay),
         tone=_tone(replay),
@@ -200,7 +200,7 @@ def summary(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bo
         percent=int(replay.settled_percent),
         rate_now=over_time.rate_now if sending and replay.planned else None,
         pace_words=replay_paces.in_words(replay.pace),
-        picture=replay_picture.picture(over_time, phases),
+        picture=replay_outlook.draw_progress(over_time, phases),
         is_live=not over or (waits > 0 and replay.state != ReplayState.DONE),
         is_moving=sending and replay.total <= FAST_UP_TO,
         can_pause=may_act and sending and replay.planned > 0,
@@ -215,23 +215,23 @@ def summary(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bo
         how=how(replay),
         remaining=remaining(replay, over_time.rate_now),
         scope=scope(replay),
-        scope_url="" if replay.selection and replay.seen_sources is None else _scope_url(replay),
+        scope_url="" if replay.selection and not replay.hides_sources else _scope_url(replay),
         sent_none=_sent_none(replay),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A draft: its number of jobs, and the form that opens it as a preview."""
+    """Draft with its number of jobs, and the form that opens it as a preview."""
 
-    jobs: int  # that matched, less those left out
+    jobs: int  # matching jobs, without excluded ones
     url: str
-    fields: list[tuple[str, str]]  # of the form that opens it: scope, pace, options, groups, reason
-    method: str  # get, or post where the fields are too long for an address
+    fields: list[tuple[str, str]]  # fields of that form: scope, pace, options, groups, reason
+    method: str  # get, or post if the fields are too long for a URL
 
 
 def draft(replay: Replay, left_out: Collection[str]) -> Draft | None:
-    """Return the draft; None where the replay is none. `left_out`: the fingerprints of the groups that it goes without."""
+    """Return the draft; None if the replay is not a draft. `left_out`: fingerprints of excluded groups."""
     if replay.state != ReplayState.DRAFT:
         return None
     fields = [("reason", replay.reason), ("draft", str(replay.pk)), *replay_forms.Pace.fields_of(replay.pace)]
@@ -249,18 +249,17 @@ def _drafted_jobs(replay: Replay) -> int:
 
 
 def unattended_words(found: Unattended | None, viewer: Viewer) -> str:
-    """Return a sentence if no worker takes its jobs, with the queues that the viewer may see; else ""."""
+    """Return a sentence if no worker takes its jobs, with the queues visible to the viewer; otherwise ""."""
     if found is None:
         return ""
     queues = [f"{queue or 'no queue'} of {source}" for source, queue in found.queues if viewer.may(VIEWER, source)]
-    named, more = ", ".join(queues[:_MOST_QUEUES]) or "its queues", len(queues) - _MOST_QUEUES
-    others = f" and {more:,} more" if more > 0 else ""
+    named = list_some(queues, _MOST_QUEUES) or "its queues"
     since = f"{clock(found.since, timezone.now())} {zone_name(found.since)}"
-    return f"No worker has taken a job since {since}. Check that a worker consumes from {named}{others}."
+    return f"No worker has taken a job since {since}. Check that a worker consumes from {named}."
 
 
 def guard_off(found: SentWhileOff | None) -> str:
-    """Return that outcomes were not reported because the guard was off, and what to do; "" where that is not so."""
+    """Return that outcomes were not reported because the guard was off, and what to do; otherwise ""."""
     if found is None:
         return ""
     now, count = timezone.now(), found.items.count()
@@ -289,7 +288,7 @@ def _tone(replay: Replay) -> str:
 
 
 def remaining(replay: Replay, rate_now: float) -> str:
-    """Return how long the rest takes to be sent, in words; "" where that is unknown. `rate_now`: measured, in jobs a second."""
+    """Return the time until all is sent, as text; "" if unknown. `rate_now`: measured, in jobs per second."""
     if not replay.planned or not replay.rate or replay.state in ENDED:
         return ""
     if replay.state == ReplayState.CANARY:
@@ -297,9 +296,9 @@ def remaining(replay: Replay, rate_now: float) -> str:
     which = "the present rate" if replay.state in SENDING else "its starting rate"
     at_present = f"about {_roughly(replay.planned / (min(rate_now, replay.rate) or replay.rate))} at {which}"
     if rate_now and rate_now < _MUCH_SLOWER * replay.rate:
-        return at_present  # the workers are slower than the pace
+        return at_present  # workers are slower than the pace
     ramp, every = replay.pace.get("ramp") or {}, replay.pace.get("every")
-    # A steady pace, too, climbs back to its rate after a hold.
+    # After a hold, a constant pace also climbs back to its rate.
     to = ramp.get("to") or replay.pace.get("rate") or (1 / every if every else 0)
     learned = learned_limit(replay)
     limit = min(to, learned[0]) if learned else to
@@ -308,19 +307,19 @@ def remaining(replay: Replay, rate_now: float) -> str:
     if learned:
         return f"{at_present}, {_roughly(replay.planned / limit)} at the learned limit"
     if replay.state not in _CLIMBS_FIRST:
-        return at_present  # it was slowed down: the speed of the next climb is not known
+        return at_present  # slowed down: the speed of the next climb is unknown
     begins = min(ramp.get("from") or replay.rate, replay.rate)
     soonest = _climbing_s(replay.planned, replay.rate, to, to - begins)
     return f"{at_present}, {duration(soonest)} at the soonest"
 
 
 def _roughly(seconds: float) -> str:
-    """Return a duration in words, in full minutes if five minutes or longer."""
+    """Return a duration as text, in full minutes from five minutes on."""
     return duration(round(seconds / 60) * 60 if seconds >= 300 else seconds)
 
 
 def _slowed_down(replay: Replay) -> str:
-    """Return when and why a replay that is sending goes slower than before; "" where it does not."""
+    """Return when and why a sending replay was slowed down; "" if it was not."""
     evidence = replay.evidence or {}
     before = untrusted.number(evidence.get("rate"))
     if replay.state not in SENDING or evidence.get("kind") not in _SLOWED or not before:
@@ -332,7 +331,7 @@ def _slowed_down(replay: Replay) -> str:
 
 
 def _climbing_s(jobs: int, rate: float, to: float, full: float) -> float:
-    """Return the seconds in which `jobs` are sent if the rate climbs at its limit (docs/replays.md, Climb)."""
+    """Return the seconds in which `jobs` are sent if the rate climbs at its maximum speed (docs/replays.md, Climb)."""
     seconds, left = 0, float(jobs)
     while rate < to and left > 0:
         left -= rate
@@ -342,7 +341,7 @@ def _climbing_s(jobs: int, rate: float, to: float, full: float) -> float:
 
 
 def _scope_url(replay: Replay) -> str:
-    """Return the list of the requested scope; of the replay's own jobs once its items exist."""
+    """Return the URL of the requested scope, or of the replay's own jobs once its items exist."""
     own = "" if replay.state == ReplayState.AWAITING_APPROVAL else f"replay:{replay.pk}"
     return links.list_url(f"{replay.query} {own}".strip())
 
@@ -437,7 +436,7 @@ _SENTENCES: dict[str, Callable[[Replay], str]] = {
 
 
 def steps(replay: Replay) -> list[Faster]:
-    """Faster and slower, with what each comes to."""
+    """Return the faster and slower pace, with their results."""
     found = []
     for name, by in BY.items():
         if (pace := replay_paces.scaled(replay.pace, by)) is not None:
@@ -447,7 +446,7 @@ def steps(replay: Replay) -> list[Faster]:
 
 
 def how(replay: Replay) -> list[tuple[str, str]]:
-    """Return the options that are not the default, in words."""
+    """Return the options that are not the default, as text."""
     found = []
     if replay.attempts == "kept":
         found.append(("Attempts", "remaining attempts of each job"))
@@ -458,11 +457,11 @@ def how(replay: Replay) -> list[tuple[str, str]]:
     if replay.same_job_id:
         found.append(("Job id", "original"))
     if replay.accepted:
-        found.append(("Accepted", ", ".join(replay_accepted.which(name) for name in replay.accepted)))
+        found.append(("Accepted", ", ".join(replay_forms.accepted_jobs(name) for name in replay.accepted)))
     if slowed_down := _slowed_down(replay):
         found.append(("Slowed down", slowed_down))
     if replay.planned and replay.state not in ENDED and (learned := learned_limit(replay)):
-        limit, failed_at = map(replay_paces.rate_in_words, learned)
+        limit, failed_at = map(figures.rate, learned)
         found.append(("Learned limit", f"{limit}: jobs failed at {failed_at}. Change the pace to lift the limit."))
     return found
 
@@ -480,14 +479,14 @@ def failed_again_group(replay: Replay, found: replays.FailedGroup) -> FailedAgai
 
 
 def default_list(replay: Replay) -> str:
-    """Return the list that the page opens on: what failed again, else the latest jobs that were sent."""
+    """Return the list that the page opens with: jobs that failed again, otherwise the latest sent."""
     if replay.failed_again:
         return ItemState.FAILED_AGAIN
     return ItemState.CANCELLED if replay.cancelled and not replay.sent_in_all + replay.planned else LATEST
 
 
 def read_items(viewer: Viewer, replay: Replay, which: str, after: str | None, limit: int) -> replays.ItemPage:
-    """Return a page of the chosen list. `latest` is one page: what is in flight, then the latest settled jobs."""
+    """Return a page of the selected list. `latest` has one page: jobs in flight, then the latest settled jobs."""
     if which != LATEST:
         state, is_latest_first = None if which == ALL else which, which in LATEST_FIRST
         return replays.items(viewer, replay, state=state, after=after, limit=limit, is_latest_first=is_latest_first)
@@ -520,9 +519,15 @@ def _compared(item: ReplayItem, before: Group | None) -> str:
     return f"New error: {now} (was {was})"
 
 
-def tabs(replay: Replay, on: str) -> list[Tab]:
-    """Return the lists: those of one state in the order of attention, then the latest and all."""
+def page_url(replay: Replay, range_name: str, items: str = "") -> str:
+    """Return the URL of the page with a time range and a list of jobs; "" for the defaults."""
+    fields = {name: value for name, value in ((time_range.PARAMETER, range_name), ("items", items)) if value}
     url = reverse("redrive:replay-detail", args=[replay.pk])
+    return f"{url}?{urlencode(fields)}" if fields else url
+
+
+def tabs(replay: Replay, on: str, range_name: str = "") -> list[Tab]:
+    """Return the lists: one per state in order of attention, then the latest and all."""
     listed: list[tuple[str, str, int | None]] = [
         (state, _called(replay, state, words), count)
         for state, words, _ in sorted(PARTS, key=lambda part: part[0] != ItemState.FAILED_AGAIN)
@@ -532,7 +537,10 @@ def tabs(replay: Replay, on: str) -> list[Tab]:
     if replay.sent_in_all or on == LATEST:
         listed.insert(at, (LATEST, "latest", None))
     listed.append((ALL, "all", replay.total))
-    return [Tab(name, words, count, f"{url}?items={name}#items", on == name) for name, words, count in listed]
+    return [
+        Tab(name, words, count, f"{page_url(replay, range_name, name)}#items", on == name)
+        for name, words, count in listed
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,17 +548,26 @@ class Next:
     """Next steps of an ended replay."""
 
     words: str
-    failures: str  # label of the link to its dead jobs; "" where it has none
+    failures: str  # label of the link to its dead jobs; "" for none
     failures_url: str
     replay_url: str
 
 
-def next_steps(replay: Replay, dead: int, compared: str) -> Next | None:
-    """Return what is next; None while it goes on. `dead`: its jobs that are dead now. `compared`: their errors, in words."""
+def next_steps(replay: Replay, dead: int, compared: str, still_dead: int = 0) -> Next | None:
+    """Return the next steps; None while the replay is active.
+
+    `dead`: its jobs that are dead now. `compared`: their errors, as text. `still_dead`: dead jobs of its scope,
+    including excluded ones.
+    """
     if replay.state not in ENDED or (replay.sent + replay.running and replay.state != ReplayState.DONE):
         return None
     if not dead:
         done = "No job of this replay is dead." if replay.failed_again or replay.cancelled else ""
+        if still_dead and not replay.uncertain:
+            jobs = f"{still_dead:,} excluded job{'' if still_dead == 1 else 's'}"
+            text = f"{done} {jobs} {'is' if still_dead == 1 else 'are'} still dead."
+            query = f"{replay.query} state:dead"
+            return Next(text.strip(), f"Open {jobs}", links.list_url(query), links.new_replay(query))
         return Next(f"{done} Nothing is left to do.".strip(), "", "", "") if not replay.uncertain else None
     words = [f"{compared}."] if compared else []
     if replay.failed_again:
@@ -565,10 +582,10 @@ def next_steps(replay: Replay, dead: int, compared: str) -> Next | None:
 
 
 def coverage(matched: int, sent: int, off: tuple[int, int], others: int) -> str:
-    """Return how the number of jobs follows from the matching ones: `262 of 478 matching jobs: 216 in 10 groups are off.`
+    """Return how the number of jobs follows from the matching ones; "" if all matching jobs are sent.
 
-    `off`: excluded with their group, and the number of those groups. `others`: excluded for another reason. "" where
-    all that match are sent.
+    `262 of 478 matching jobs: 216 in 10 groups are off.` `off`: jobs excluded with their group, and the number of
+    groups. `others`: jobs excluded for other reasons.
     """
     jobs_off, groups = off
     parts = []
@@ -585,7 +602,7 @@ def coverage(matched: int, sent: int, off: tuple[int, int], others: int) -> str:
 
 
 def coverage_of(replay: Replay) -> str:
-    """Return how the replay's number of jobs follows from what matched; "" where all are in it, or it is seen in part."""
+    """Return the `coverage` of a replay; "" if all matching jobs are sent, or the replay is only partly visible."""
     if replay.seen_sources is not None or replay.state == ReplayState.DRAFT or not replay.matched:
         return ""
     off = sum(row["count"] for row in replay.blocked if row.get("code") == LEFT_OUT)

@@ -1,4 +1,4 @@
-"""A replay before it is started: what it holds, where it goes, how fast, and what the workers did in the last hour."""
+"""Preview of a replay: jobs, queues, pace, changes of a patch in each job, and workers of the last hour."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 
 from django.urls import reverse
 
-from dashboard.replays import accepted as replay_accepted
-from dashboard.replays import advanced as replay_advanced
 from dashboard.replays import forms as replay_forms
 from dashboard.replays import outlook as replay_outlook
 from dashboard.replays import paces as replay_paces
 from dashboard.replays import page as replay_page
 from dashboard.web import links
+from dashboard.web.differences import Difference, of_values
 from dashboard.web.text import part_first
-from jobs_admin.core import pacing
+from jobs_admin.core import figures, pacing
 from jobs_admin.core import query as language
 from jobs_admin.db import abilities
-from jobs_admin.groups.group_places import Place
-from jobs_admin.replays import GroupChoice, prognosis
+from jobs_admin.groups.group_finder import Place
+from jobs_admin.models import Failure
+from jobs_admin.replays import GroupChoice, PatchedJob, PatchedPage, explain_nothing, prognosis
 from jobs_admin.replays.obstacles import LEFT_OUT
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Counts of what is replayed, by one thing."""
+    """Number of jobs by the values of one field."""
 
     title: str
     rows: list[Share]
-    others: int  # values beyond those shown
-    counted_over: int | None = None  # only so many, the newest, were looked at; None: all
+    others: int  # values that are not listed
+    counted_over: int | None = None  # only this many latest jobs were counted; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Share:
     value: str
     title: str
     count: int
-    part: float  # 0..100, of what is replayed
-    place: str = ""  # of an error: where it fails; two groups may have one title
+    part: float  # 0 to 100, of the replayed jobs
+    place: str = ""  # place in the code of an error, because two groups may have one title
 
 
 MOST_VALUES = 5
-MOST_LISTED = 12  # recommended groups that are listed at once; the others are folded
-MOST_UNFOLDED = 6  # groups of one kind that are not recommended; more of them are folded
+MOST_LISTED = 12  # recommended groups listed at once; the others are folded
+MOST_UNFOLDED = 6  # if more groups of a kind are not recommended, they are folded
 _KINDS = (
     ("recommended", "Recommended", ("",)),
     ("failing", "Failing or failed again", (prognosis.STILL_FAILING, prognosis.FAILED_AGAIN)),
@@ -57,11 +57,11 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The groups of the scope by whether they are likely to fail again."""
+    """Groups of the scope, by whether they are likely to fail again."""
 
     kinds: list[Kind]
-    known: str  # all fingerprints, for the form; "" where there is nothing to choose
-    counted_over: int | None  # only so many, the newest, were looked at; None: all
+    known: str  # all fingerprints, for the form; "" if there is no choice
+    counted_over: int | None  # only this many latest jobs were counted; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +69,29 @@ class Kind:
     name: str
     title: str
     rows: list[Choice]
-    more: list[Choice]  # folded
+    more: list[Choice]  # folded groups
     groups: int
     jobs: int
-    summary: str  # of those that are folded
-    is_open: bool  # of folded ones, some are on
+    summary: str  # summary of the folded groups
+    is_open: bool  # some folded groups are on
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     group: GroupChoice
-    error: str  # class, never cut
+    error: str  # class of the error, never truncated
     message: str
     title: str
     place: str
     tenants: str
-    failing: str  # rate in the last 5 minutes, in words; "" where failures have ended or are not counted
+    failing: str  # failure rate of the last 5 minutes, as text; "" if failures have ended or are not counted
     queue: str  # whether other jobs of its queue succeed
-    queue_since: datetime | None  # time of the latest success, where that is not now
+    queue_since: datetime | None  # time of the latest success, if it is not now
     url: str
 
 
 def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dict[str, Any]:
-    """Return the context of the pace, the options and their outcome."""
+    """Return the context of the pace, the options and their effect."""
     style = preview.pace["style"]
     saw = shown_numbers(preview)
     left_out = _left_out(preview, options.cleaned_data.get("accept") or ())
@@ -110,10 +110,11 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
         "endings": replay_outlook.endings(preview),
         "assumptions": preview.simulation.assumptions,
         "is_refused": is_refused,
+        "is_single": preview.matched == preview.replayable == 1,
         "is_advanced": pace.has_advanced or options.has_advanced,
         "is_advanced_refused": any(name not in {"amount", "__all__"} for name in (*pace.errors, *options.errors)),
-        "places": replay_advanced.places(pace, preview.pace),
-        "days": [(day, day in (pace.cleaned_data.get("window_days") or ())) for day in replay_advanced.DAYS],
+        "places": replay_forms.places(pace, preview.pace),
+        "days": [(day, day in (pace.cleaned_data.get("window_days") or ())) for day in replay_forms.DAYS],
         "attempts": options.data.get("attempts") or "reset",
         "attempts_choices": options.fields["attempts"].choices,
         "left_out": left_out,
@@ -122,12 +123,26 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
         "coverage": _coverage(preview),
         "target": target(preview, options),
         "button": button(preview, options),
+        "likely": _likely_to_fail(preview),
+        "nothing": "" if preview.replayable else explain_nothing(preview),
         "needs_approval": preview.needs_approval,
         "arrived": preview.arrived_since,
         "needs_number": style == "at_once" and preview.replayable > 1,
         "needs_reason": preview.replayable > 1,
         "seen": json.dumps(saw),
     }
+
+
+def _likely_to_fail(preview) -> str:
+    """Return the warning about groups that are on and muted or likely to fail again; "" without such groups."""
+    on = [one for one in preview.choices if one.is_on]
+    likely = [one for one in on if one.code]
+    if len(likely) > 1:
+        muted = sum(one.code == prognosis.MUTED for one in likely)
+        kinds = ["muted"] * (muted > 0) + ["likely to fail again"] * (muted < len(likely))
+        return f"{len(likely):,} of {_number_of(len(on), 'group')} are {' or '.join(kinds)}."
+    which = "This group" if len(on) == 1 else f"1 of {len(on):,} groups"
+    return prognosis.Prognosis(likely[0].code, likely[0].reason).sentence(which) if likely else ""
 
 
 def _coverage(preview) -> str:
@@ -137,14 +152,16 @@ def _coverage(preview) -> str:
 
 
 def _left_out(preview, accepted) -> list[dict[str, Any]]:
-    """Return the exclusions, the accepted ones first, whose box can be unticked again; without those of groups."""
-    taken_in = [{"accept": name, "reason": replay_accepted.offer(name), "is_accepted": True} for name in accepted]
+    """Return the exclusions other than of groups, accepted ones first, so that their boxes can be unticked."""
+    taken_in = [
+        {"accept": name, "reason": replay_forms.acceptance_offer(name), "is_accepted": True} for name in accepted
+    ]
     others = [row for row in preview.blocked if row["code"] != LEFT_OUT]
     return taken_in + [row for row in others if row.get("accept") not in accepted]
 
 
 def _careful(preview) -> str:
-    """Return the Careful pace for these jobs in words, whichever pace is chosen."""
+    """Return the Careful pace for these jobs as text, whichever pace is selected."""
     if preview.unreported:
         names = " and ".join(preview.unreported)
         do = "does" if len(preview.unreported) == 1 else "do"
@@ -159,17 +176,17 @@ def _careful(preview) -> str:
     return replay_paces.careful_in_words(pace, is_of_last_hour=to is not None and to == preview.throughput_per_s)
 
 
-# Option -> the ability that every source of the replay must have for it.
+# Option -> ability that all sources of the replay must have.
 _NEEDS = {"to_queue": "redirect", "same_job_id": "same_id", "attempts": "attempts", "patch": "edit"}
 
 
 def _lacking(preview, ability: str) -> str:
-    """Return why the ability is not offered, in a sentence; "" if all sources have it."""
+    """Return a sentence on why the ability is not available; "" if all sources have it."""
     return next(filter(None, (abilities.missing_ability(source, ability) for source in preview.sources)), "")
 
 
 def _leave_out(preview) -> dict[str, str] | None:
-    """Return the replay without sources that report no outcomes; None if no job would remain, or jobs were selected by hand."""
+    """Return the replay without sources that report no outcomes; None if none remains, or jobs were selected by hand."""
     if preview.selection or not preview.unreported or len(preview.unreported) == len(preview.sources):
         return None
     names = " and ".join(preview.unreported)
@@ -180,7 +197,7 @@ def _leave_out(preview) -> dict[str, str] | None:
 
 
 def columns(preview, places: dict[str, Place]) -> list[Column]:
-    """`places`: of groups, by fingerprint."""
+    """Return the counts. `places`: of groups, by fingerprint."""
     shown = []
     for name, counts in (
         ("source", preview.by_source if len(preview.by_source) > 1 else []),
@@ -200,7 +217,7 @@ def columns(preview, places: dict[str, Place]) -> list[Column]:
 
 
 def choices(preview) -> Choices | None:
-    """Return the groups; None where the preview has none. Of one group alone there is nothing to choose."""
+    """Return the groups; None if the preview has none. A single group is not a choice."""
     if not preview.choices:
         return None
     kinds = []
@@ -239,7 +256,7 @@ def _choice(one: GroupChoice) -> Choice:
         title=one.title,
         place=one.place,
         tenants=f"{least}{_number_of(one.tenants, 'tenant')}" if one.tenants else "",
-        failing=replay_paces.per_minute(one.failed_per_min) if one.is_failing and one.failed_per_min else "",
+        failing=figures.per_minute(one.failed_per_min) if one.is_failing and one.failed_per_min else "",
         queue=queue,
         queue_since=queue_since,
         url=reverse("redrive:group-detail", args=[one.fingerprint]),
@@ -247,11 +264,11 @@ def _choice(one: GroupChoice) -> Choice:
 
 
 def _queue_words(one: GroupChoice) -> tuple[str, datetime | None]:
-    """Return whether jobs of the group's queue succeed, and the latest success if not: none are counted by task."""
+    """Return whether jobs of the group's queue succeed, and the latest success if not; it is not counted by task."""
     if not one.queue:
         return "", None
     if one.queue_succeeded_per_min:
-        return f"{one.queue} succeeding: {replay_paces.per_minute(one.queue_succeeded_per_min)}", None
+        return f"{one.queue} succeeding: {figures.per_minute(one.queue_succeeded_per_min)}", None
     if one.queue_succeeded_at:
         return f"{one.queue}: last success", one.queue_succeeded_at
     return f"{one.queue}: no success recorded", None
@@ -267,7 +284,7 @@ def _placed(row: Share, place: Place | None) -> Share:
 
 
 def target(preview, options: replay_forms.Options) -> str:
-    """Return the target in a few words: `webhooks`, or `webhooks and 2 other queues`."""
+    """Return a short target: `webhooks`, or `webhooks and 2 other queues`."""
     if other := options.document.get("to_queue"):
         return str(other)
     queues = [queue for queue, _ in preview.by_queue]
@@ -289,18 +306,21 @@ def button(preview, options: replay_forms.Options) -> str:
 
 
 def reading(query: str) -> str:
-    """Return a search with OR, with parentheses around the joined terms; "" for a search without OR."""
+    """Return a search with OR, with parentheses around joined terms; "" for a search without OR."""
     read = language.parse(query)
     return language.reading(read) if any(isinstance(term, language.Any) for term in read.terms) else ""
 
 
 def _pace_words(preview) -> str:
-    """The pace with one maximum: its own rate, else the most jobs in any second. Of a climb that ends before, both by name."""
+    """Return the pace with one maximum: its own rate, otherwise the most jobs in any second.
+
+    For a ramp that ends before reaching its rate, both are named.
+    """
     ramp = preview.pace.get("ramp") or {}
-    if ramp.get("to"):  # it may end before it is that fast
+    if ramp.get("to"):  # it may end before reaching the rate
         reached = max(preview.peak_per_second, ramp.get("from") or 0)
         words = replay_paces.in_words(preview.pace)
-        return words if reached >= 0.95 * ramp["to"] else f"{words}; reaches {replay_paces.rate_in_words(reached)}"
+        return words if reached >= 0.95 * ramp["to"] else f"{words}; reaches {figures.rate(reached)}"
     words = replay_paces.in_words(preview.pace)
     if preview.pace.get("rate") or preview.pace.get("every"):
         return words
@@ -308,12 +328,12 @@ def _pace_words(preview) -> str:
 
 
 def rounded(per_second: float) -> str:
-    """The most jobs in any one second: jobs are not cut, so 2.5 are 3."""
+    """Return the most jobs in any one second: jobs are indivisible, so 2.5 becomes 3."""
     return f"{math.ceil(per_second):,}"
 
 
 def changed_since(before: str, preview) -> list[str]:
-    """Return the changes since the page was shown, in words. `before`: the numbers that the form carried."""
+    """Return the changes since the page was shown, as text. `before`: the numbers submitted with the form."""
     try:
         saw = json.loads(before)
     except ValueError:
@@ -330,7 +350,7 @@ def changed_since(before: str, preview) -> list[str]:
 
 
 def scope_words(columns: list[Column]) -> str:
-    """Return the scope in a line: `emails · 4 tasks · 8 tenants`."""
+    """Return the scope in one line: `emails · 4 tasks · 8 tenants`."""
     words = []
     for column in columns:
         count = len(column.rows) + column.others
@@ -344,3 +364,28 @@ def shown_numbers(preview) -> dict[str, int]:
         "replayable": preview.replayable,
         "blocked": sum(one["count"] for one in preview.blocked),
     }
+
+
+_NAMES = {"args": "Arguments", "kwargs": "Keyword arguments"}
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    failure: Failure
+    differences: list[tuple[str, Difference]]  # only fields with differences
+    why_not: str
+
+    @property
+    def is_same(self) -> bool:
+        return not self.differences
+
+
+def changes(page: PatchedPage) -> list[Changed]:
+    return [Changed(row.failure, _differences(row), "" if row.before else row.why) for row in page.rows]
+
+
+def _differences(row: PatchedJob) -> list[tuple[str, Difference]]:
+    if row.before is None or row.after is None:
+        return []
+    pairs = ((name, of_values(getattr(row.before, key), getattr(row.after, key))) for key, name in _NAMES.items())
+    return [(name, one) for name, one in pairs if not one.is_same]

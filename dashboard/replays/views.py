@@ -1,4 +1,4 @@
-"""New replay, list of replays, one replay while it runs, and the acts on it."""
+"""Preview of a replay, list of replays, one replay while it runs, and its acts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
@@ -15,39 +17,38 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.holds import notes as pause_notes
-from dashboard.replays import changes as replay_changes
-from dashboard.replays import excluded_groups as replay_groups
 from dashboard.replays import forms as replay_forms
 from dashboard.replays import hold as replay_hold
 from dashboard.replays import outlook as replay_outlook
 from dashboard.replays import paces as replay_paces
 from dashboard.replays import page as replay_page
 from dashboard.replays import preview as replay_preview
-from dashboard.web import forms, links
+from dashboard.web import forms, links, time_range
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
-from jobs_admin import replays
+from jobs_admin import automations, replays
 from jobs_admin.core.refused import Refused
-from jobs_admin.groups import group_places
+from jobs_admin.groups import group_finder
 from jobs_admin.models import Replay
-from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.replay import ENDED, ItemState, ReplayState
 from jobs_admin.replays import outcomes, progress, spread
 from jobs_admin.replays.obstacles import LEFT_OUT
-from jobs_admin.replays.unreported import find_sent_while_off, find_unattended
+from jobs_admin.replays.outcomes import find_sent_while_off, find_unattended
 from jobs_admin.rights import people
 
-ROWS, JOBS = 50, 20  # of the list of replays, and of a replay's jobs
+ROWS, JOBS = 50, 20  # rows of the list of replays, and of a replay's jobs
 
 
 @require_safe
-@can(VIEWER)
+@can(VIEWER, by_source=True)
 def index(request: HttpRequest) -> HttpResponse:
     found = replays.listing(request.viewer, after=request.GET.get("after"), limit=ROWS)
     context = {
         "rows": [replay_page.row(replay) for replay in found.rows],
         "next": found.next,
+        "source_query": f"?{urlencode({'source': focus})}" if (focus := request.viewer.focus) else "",
         "is_first": "after" not in request.GET,
         "may_act": request.viewer.may_anywhere(OPERATOR),
     }
@@ -64,7 +65,7 @@ def new(request: HttpRequest) -> HttpResponse:
         add_toast(request, " ".join(text for texts in scope.errors.values() for text in texts), level="error")
         return go(request, reverse("redrive:failure-list"))
     what = scope.cleaned_data
-    # No search at all is not "everything": that needs an empty `q`.
+    # A missing search does not mean everything: that requires an empty `q`.
     if not what["selection"] and "q" not in given:
         return render_page(request, "redrive/replays/new.html", {"is_unscoped": True}, part="preview")
     if what["selection"]:
@@ -78,7 +79,7 @@ def new(request: HttpRequest) -> HttpResponse:
 
 @dataclass(slots=True)
 class _Choices:
-    """The pace and the options as typed."""
+    """Pace and options as typed."""
 
     pace: replay_forms.Pace
     options: replay_forms.Options
@@ -88,11 +89,11 @@ class _Choices:
 
     @property
     def in_words(self) -> dict[str, Any]:
-        """For the engine. Raises Refused."""
+        """Return them for the engine. Raises Refused."""
         return {"pace": self.pace.document, "options": replays.Options.parse(self.options.document)}
 
     def refuse(self, refused: Refused) -> bool:
-        """Put what the engine refuses beside its field; whether that was the pace or an option."""
+        """Show a refusal of the engine at its field; return whether the field is of the pace or an option."""
         field = refused.field or ""
         if refused.code == "bad_pace":
             self.pace.refuse(field.removeprefix("pace."), refused.message)
@@ -136,7 +137,7 @@ def _preview_page(
     status: int = 200,
 ) -> HttpResponse:
     given = request.POST if request.method == "POST" else request.GET
-    # What was looked at stays what it is while the pace is tried out; "anew" and a refusal look at what is there now.
+    # The snapshot stays the same while the pace is changed; "anew" and a refusal read the current jobs.
     snapshot = "" if refused or given.get("step") == "anew" else given.get("snapshot", "")
     try:
         preview = _previewed(request, what, choices, snapshot)
@@ -169,10 +170,12 @@ def _preview_page(
 
 
 def _paused(request: HttpRequest, preview: replays.Preview) -> str:
-    """Return a warning where jobs would go to what is paused."""
-    queues, tasks = ([name for name, _ in counts] for counts in (preview.by_queue, preview.by_task))
-    target = preview.options.to_queue
-    return pause_notes.warning(request.viewer, preview.sources, [target] if target else queues, tasks, timezone.now())
+    """Return a warning if jobs would be sent to a paused place."""
+    counts = {"queue": preview.by_queue, "task": preview.by_task, "tenant": preview.by_tenant}
+    places = {kind: [name for name, _ in found] for kind, found in counts.items()}
+    if target := preview.options.to_queue:
+        places["queue"] = [target]
+    return pause_notes.warning(request.viewer, preview.sources, places, timezone.now())
 
 
 def _changes(request: HttpRequest, what: dict, choices: _Choices, preview: replays.Preview) -> dict[str, Any]:
@@ -181,7 +184,7 @@ def _changes(request: HttpRequest, what: dict, choices: _Choices, preview: repla
     after = request.POST.get("changes_after") or None
     scope = replays.Target(preview.query, tuple(what["selection"]))
     page = replays.list_patched_jobs(request.viewer, scope, options.patch, after=after, limit=10, options=options)
-    return {"changes": replay_changes.changes(page), "changes_next": page.next, "changes_first": after is None}
+    return {"changes": replay_preview.changes(page), "changes_next": page.next, "changes_first": after is None}
 
 
 def _previewed(request: HttpRequest, what: dict, choices: _Choices, snapshot: str) -> replays.Preview:
@@ -190,7 +193,7 @@ def _previewed(request: HttpRequest, what: dict, choices: _Choices, snapshot: st
     try:
         return replays.preview(request.viewer, **given, **choices.in_words)
     except Refused as why:
-        if why.code == "changed":  # the snapshot is of something else
+        if why.code == "changed":  # the snapshot is of another selection
             return _previewed(request, what, choices, "")
         if not choices.refuse(why):
             raise
@@ -201,7 +204,7 @@ def _previewed(request: HttpRequest, what: dict, choices: _Choices, snapshot: st
 
 
 def _discard_opened(request: HttpRequest, opened: str) -> None:
-    """Discard the draft that this start was opened from."""
+    """Discard the draft from which this start was opened."""
     with suppress(ValueError, OverflowError, Replay.DoesNotExist, Refused):
         replays.discard(request.viewer, replays.find(request.viewer, int(opened)), "Started as a replay.")
 
@@ -223,9 +226,12 @@ _LISTS = (*ItemState.values, replay_page.LATEST, replay_page.ALL)
 
 
 def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: object) -> HttpResponse:
-    """The replay's page, or its live part; acts answer with it too."""
-    which = request.GET.get("items", "")
-    which = which if which in _LISTS else replay_page.default_list(replay)
+    """Show the replay as a page or as its live part; acts return it too."""
+    now = timezone.now()
+    over, picker = _time_range(request, replay, now)
+    listed = which if (which := request.GET.get("items", "")) in _LISTS else ""
+    which = listed or replay_page.default_list(replay)
+    url = replay_page.page_url(replay, over, listed)
     after = request.GET.get("after")
     items = replay_page.read_items(request.viewer, replay, which, after, JOBS)
     uncertain = []
@@ -236,31 +242,29 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
     failing = replays.failing_groups(request.viewer, replay) if replay.state == ReplayState.HELD else []
     aside = replays.groups_aside(request.viewer, replay)
     approval = _approval(request, replay)
-    # The panel of a held replay has the details.
-    found_unattended = None if replay.state == ReplayState.HELD else find_unattended(replay, timezone.now())
+    # The panel of a held replay already has the details.
+    found_unattended = None if replay.state == ReplayState.HELD else find_unattended(replay, now)
     context = {
         "replay": replay,
+        "time_range": picker,
         "hold": replay_hold.hold(replay, failing),
-        "aside": replay_groups.aside(replay, request.viewer, aside),
+        "automation": automations.find_starter(request.viewer, replay.pk),
+        "aside": replay_hold.aside(replay, request.viewer, aside),
         "draft": replay_page.draft(replay, [one.group.name for one in aside]),
         "approval": approval,
         "shown": replay_page.summary(
             replay,
-            progress.over_time(replay),
+            progress.over_time(replay, now, now - time_range.RANGES[over] if over else None),
             progress.phases(replay),
             may_act=request.viewer.may_anywhere(OPERATOR),
             may_approve=approval is not None and not approval.why_not,
         ),
         "guard_off": replay_page.guard_off(find_sent_while_off(replay)) if replay.sent or replay.uncertain else "",
-        "refused_outcomes": outcomes.refused_report_warnings(request.viewer, [replay], timezone.now()).get(
-            replay.pk, []
-        ),
+        "refused_outcomes": outcomes.refused_report_warnings(request.viewer, [replay], now).get(replay.pk, []),
         "unattended": replay_page.unattended_words(found_unattended, request.viewer),
         "failed_again": [replay_page.failed_again_group(replay, one) for one in again],
         "compared": compared,
-        "next": replay_page.next_steps(replay, replays.count_dead(request.viewer, replay), compared)
-        if replay.state in ENDED
-        else None,
+        "next": _find_next_steps(request.viewer, replay, compared),
         "coverage": replay_page.coverage_of(replay),
         "excluded": [row for row in replay.blocked if row.get("code") != LEFT_OUT],
         "uncertain": uncertain,
@@ -271,24 +275,38 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
         "items_next": items.next,
         "items_first": after is None,
         "may_act": request.viewer.may_anywhere(OPERATOR),
-        "tabs": replay_page.tabs(replay, which),
-        "here": request.get_full_path()
-        if request.method == "GET"
-        else reverse("redrive:replay-detail", args=[replay.pk]),
+        "tabs": replay_page.tabs(replay, which, over),
+        "list_url": replay_page.page_url(replay, over, which),
+        "range_words": time_range.words(over) if over else "",
+        "page_query": url.removeprefix(replay_page.page_url(replay, "")),
+        "here": request.get_full_path() if request.method == "GET" else url,
         **more,
     }
     return render_page(request, "redrive/replays/detail.html", context, part="replay", status=status)
 
 
+def _time_range(request: HttpRequest, replay: Replay, now: datetime) -> tuple[str, time_range.Picker | None]:
+    """Return the requested range of the chart, "" for all of the replay, and the picker of a running replay."""
+    began = replay.started_at
+    offered = [
+        one for one, length in time_range.RANGES.items() if began and replay.state not in ENDED and now - began > length
+    ]
+    name = time_range.requested(request)
+    name = name if name in offered else ""
+    url = replay_page.page_url(replay, "")  # the response to an act has a different URL
+    complete = time_range.Choice("Since its start", url, not name)
+    return name, time_range.picker(request, offered, name, complete, url=url)
+
+
 @dataclass(frozen=True, slots=True)
 class _Approval:
-    names: list[str]  # who may approve it, beside the one who started it
+    names: list[str]  # users who may approve it, other than the one who started it
     why_not: str  # why the viewer may not
-    columns: list[replay_preview.Column]  # what it holds
+    columns: list[replay_preview.Column]  # content of the replay
 
 
 def _approval(request: HttpRequest, replay: Replay) -> _Approval | None:
-    """None where it does not wait for one."""
+    """Return the approval; None if the replay waits for none."""
     if replay.state != ReplayState.AWAITING_APPROVAL:
         return None
     sources = replays.sources_of(replay)
@@ -300,7 +318,7 @@ def _approval(request: HttpRequest, replay: Replay) -> _Approval | None:
 def _columns(request: HttpRequest, replay: Replay) -> list[replay_preview.Column]:
     frozen = spread.spread_of_frozen(request.viewer, replay)
     listed = [name for name, _, _ in frozen.groups[: replay_preview.MOST_VALUES]]
-    return replay_preview.columns(frozen, group_places.read_places_by_name(listed, request.viewer))
+    return replay_preview.columns(frozen, group_finder.read_places_by_name(listed, request.viewer))
 
 
 @require_POST
@@ -312,7 +330,7 @@ def pause(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def resume(request: HttpRequest, pk: int) -> HttpResponse:
-    """Go on, and without the groups that are named: their jobs are left out, and free again."""
+    """Resume, without the groups that are named: their jobs are excluded and released."""
     groups, query = request.POST.getlist("without_groups"), request.POST.get("without", "")
     act = partial(replays.resume, without_groups=groups, without=query)
     which = f"{len(groups)} groups" if len(groups) > 1 else "that group" if groups else "these jobs"
@@ -322,7 +340,7 @@ def resume(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def bring_back(request: HttpRequest, pk: int) -> HttpResponse:
-    """Send the jobs of groups that were set aside."""
+    """Send the jobs of groups that were excluded."""
     act = partial(replays.bring_back, groups=request.POST.getlist("group"))
     return _act(request, pk, act, "Group brought back. Its jobs are sent with the others.")
 
@@ -343,7 +361,7 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def approve(request: HttpRequest, pk: int) -> HttpResponse:
-    """The second person's yes."""
+    """Approve as the second person."""
     return _act(request, pk, replays.approve, "Approved. The replay is starting.")
 
 
@@ -364,7 +382,7 @@ def _act(request: HttpRequest, pk: int, act: Callable[..., Replay], done: str) -
 @require_POST
 @can(OPERATOR)
 def pace(request: HttpRequest, pk: int) -> HttpResponse:
-    """Faster or slower while it runs: by one press, or to what is typed."""
+    """Change the pace while it runs: by one press, or to the typed value."""
     replay = get_replay(request, pk)
     if step := replay_page.BY.get(request.POST.get("step", "")):
         changed = replay_paces.scaled(replay.pace, step)
@@ -402,7 +420,7 @@ def resolve(request: HttpRequest, pk: int, n: int) -> HttpResponse:
 def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
     """Settle all uncertain jobs, or those that match a search, after they were counted.
 
-    `as=preview` counts them and changes nothing; so does an act on another search than `counted`.
+    `as=preview` only counts them; so does an act on a search other than `counted`.
     """
     replay, as_, query = get_replay(request, pk), request.POST.get("as", ""), request.POST.get("q", "").strip()
     if as_ == "preview" or (as_ in {"ran", "lost"} and request.POST.get("counted") != query):
@@ -423,9 +441,7 @@ def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
     else:
         again = links.new_replay(f"replay:{pk} state:dead")
         add_toast(request, f"{jobs} recorded as lost: dead again.", link=again, link_text="Replay jobs")
-    if request.htmx:
-        return page(request, get_replay(request, pk))
-    return go(request, reverse("redrive:replay-detail", args=[pk]))
+    return _show(request, get_replay(request, pk))
 
 
 def _answer(request: HttpRequest, replay: Replay, done: str, act, *, beside: str = "refused") -> HttpResponse:
@@ -434,6 +450,20 @@ def _answer(request: HttpRequest, replay: Replay, done: str, act, *, beside: str
     except Refused as refused:
         return page(request, get_replay(request, replay.pk), status=409, **{beside: refused.message})
     add_toast(request, done)
+    return _show(request, get_replay(request, replay.pk))
+
+
+def _show(request: HttpRequest, replay: Replay) -> HttpResponse:
+    """Return the page after an act as it was: the act's URL has its time range and list of jobs."""
     if request.htmx:
-        return page(request, get_replay(request, replay.pk))
-    return go(request, reverse("redrive:replay-detail", args=[replay.pk]))
+        return page(request, replay)
+    which = request.GET.get("items", "")
+    url = replay_page.page_url(replay, time_range.requested(request), which if which in _LISTS else "")
+    return go(request, url)
+
+
+def _find_next_steps(viewer: Viewer, replay: Replay, compared: str) -> replay_page.Next | None:
+    if replay.state not in ENDED:
+        return None
+    dead, excluded = replays.count_dead(viewer, replay), replays.count_excluded_dead(viewer, replay)
+    return replay_page.next_steps(replay, dead, compared, excluded)

@@ -1,1 +1,1 @@
-"""Pages of rescheduled retries: the preview, the list, one with its undo, and their calls."""
+"""Pages and API calls of rescheduled retries: the preview, the list, and one with its undo."""

@@ -1,4 +1,4 @@
-"""The form of rescheduling retries; a refusal of the engine is shown beside its field."""
+"""Form that reschedules retries; refusals of the engine are shown at their fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JITTERS = (
     ("plus_minus", "Plus and minus 20 %"),
 )
 _FRACTION = {"plus_minus": share("20")}
-# Where the engine names a part of the document that is no input of ours.
+# The engine's name for parts of the document that are not inputs -> the input.
 _INPUTS = {
     "curve.backoff.first_delay_s": "first_delay_s",
     "curve.backoff.factor": "factor",
@@ -52,7 +52,7 @@ class Change(forms.Form):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The change as a document, as far as the form is valid."""
+        """Return the change as a document, as far as the form is valid."""
         self.is_valid()
         cleaned = self.cleaned_data
         change: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class Change(forms.Form):
 
 
 def _due_at(text: str) -> str:
-    """Return the moment in UTC as the API takes it; the text itself where it is none, such as `now`."""
+    """Return the time in UTC as the API accepts it; other text, such as `now`, unchanged."""
     try:
         return moments.from_field(text).isoformat()
     except ValueError:

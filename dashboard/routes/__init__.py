@@ -1,29 +1,29 @@
-"""The addresses of the desk, for `include("dashboard.routes")` at any place of any project; names are in the namespace `redrive`."""
+"""URLs of the desk, for `include("dashboard.routes")` in any project; names are in the namespace `redrive`."""
 
 from __future__ import annotations
 
 from django.urls import path, re_path, register_converter
 
+from dashboard.account import login_views as second_step
+from dashboard.account import views as account
 from dashboard.alerts import runbook_views as runbooks
 from dashboard.alerts import views as alerts
-from dashboard.alerts.channels import delivery_views as deliveries
 from dashboard.alerts.channels import views as channels
-from dashboard.alerts.rules import editor_views as rule_editor
 from dashboard.alerts.rules import views as rules
 from dashboard.alerts.silences import views as silences
-from dashboard.audit import undo_views as undo
 from dashboard.audit import views as audit
+from dashboard.automations import views as automations
 from dashboard.demo import views as demo
+from dashboard.dependencies import views as dependencies
 from dashboard.failures import act_views as failure_acts
 from dashboard.failures import bulk_views as failure_bulk
 from dashboard.failures import diff_views as failure_diff
-from dashboard.failures import export_views as exports
 from dashboard.failures import list_views as failure_list
 from dashboard.failures import views as failures
 from dashboard.groups import act_views as group_acts
+from dashboard.groups import rule_views as group_rules
 from dashboard.groups import views as groups
-from dashboard.groups.rules import views as group_rules
-from dashboard.holds import views as pauses
+from dashboard.holds import views as holds
 from dashboard.incidents import views as incidents
 from dashboard.overview import palette_views as palette
 from dashboard.overview import views as overview
@@ -33,21 +33,21 @@ from dashboard.policies.lint import views as policy_lint
 from dashboard.quarantine import views as quarantine
 from dashboard.queues import detail_views as queue
 from dashboard.queues import views as queues
+from dashboard.queues import worker_views as workers
 from dashboard.queues.sources import views as sources
-from dashboard.queues.workers import views as workers
 from dashboard.replays import views as replays
 from dashboard.retries import views as retries
 from dashboard.saved_views import views as saved_views
 from dashboard.web import views as web
 from dashboard.web.api.errors import door
-from dashboard.web.chain import chained
-from dashboard.web.routing import NameConverter, include_lazily
+from dashboard.web.routing import NameConverter, chained, include_lazily
 
 register_converter(NameConverter, "name")
 
 app_name = "redrive"
 _patterns = [
     path("", overview.index, name="overview"),
+    path("activity/", overview.activity_page, name="activity"),
     path("groups/", groups.index, name="group-list"),
     path("groups/bulk/", group_acts.bulk, name="group-bulk"),
     path("groups/rules/", group_rules.index, name="group-rules"),
@@ -58,6 +58,8 @@ _patterns = [
     path("groups/<str:fingerprint>/story/", groups.story, name="group-story"),
     path("groups/<str:fingerprint>/why/", groups.why, name="group-why"),
     path("groups/<str:fingerprint>/change/", group_acts.change, name="group-change"),
+    path("dependencies/", dependencies.index, name="dependency-list"),
+    path("dependencies/<name:name>/", dependencies.detail, name="dependency-detail"),
     path("demo/", demo.index, name="demo"),
     path("demo/partner/", demo.partner, name="demo-partner"),
     path("demo/load/", demo.load, name="demo-load"),
@@ -65,9 +67,24 @@ _patterns = [
     path("incidents/", incidents.index, name="incident"),
     re_path(r"^incidents/as/(?P<form>markdown|json)/$", incidents.as_text, name="incident-text"),
     path("queues/", queues.index, name="queue-list"),
-    path("pauses/", pauses.index, name="pause-list"),
-    path("pauses/save/", pauses.save, name="pause-save"),
-    path("pauses/<int:pk>/resume/", pauses.resume, name="pause-resume"),
+    path("pauses/", holds.index, name="pause-list"),
+    path("pauses/save/", holds.save, name="pause-save"),
+    path("pauses/<int:pk>/resume/", holds.resume, name="pause-resume"),
+    path("breakers/", holds.breaker_list, name="breaker-list"),
+    path("breakers/<name:source>/<name:name>/", holds.breaker_detail, name="breaker-detail"),
+    path("breakers/<name:source>/<name:name>/force/", holds.force, name="breaker-force"),
+    path("automations/", automations.index, name="automation-list"),
+    path("automations/new/", automations.new, name="automation-new"),
+    path("automations/preview/", automations.preview, name="automation-preview"),
+    path("automations/save/", automations.save, name="automation-save"),
+    path("automations/stop-all/", automations.stop_all, name="automation-stop-all"),
+    path("automations/<str:name>/", automations.detail, name="automation-detail"),
+    path("automations/<str:name>/edit/", automations.edit, name="automation-edit"),
+    path("automations/<str:name>/enable/", automations.enable, name="automation-enable"),
+    path("automations/<str:name>/approve/", automations.approve, name="automation-approve"),
+    path("automations/<str:name>/disable/", automations.disable, name="automation-disable"),
+    path("automations/<str:name>/reset/", automations.reset, name="automation-reset"),
+    path("automations/<str:name>/delete/", automations.delete, name="automation-delete"),
     path("workers/", workers.index, name="worker-list"),
     path("workers/<name:source>/<str:boot>/return/", queue.return_now, name="worker-return"),
     path("queues/<name:source>/<name:queue>/", queue.index, name="queue-detail"),
@@ -85,7 +102,7 @@ _patterns = [
     path("failures/bulk/", failure_bulk.bulk, name="failure-bulk"),
     path("failures/sweep/", failure_bulk.sweep, name="failure-sweep"),
     path("failures/undo/", failure_bulk.undo, name="failure-undo"),
-    re_path(r"^failures/export/(?P<form>jsonl|csv)/$", exports.failures, name="failure-export"),
+    re_path(r"^failures/export/(?P<form>jsonl|csv)/$", failure_list.export, name="failure-export"),
     path("views/", saved_views.index, name="view-list"),
     path("views/tabs/", saved_views.tabs, name="view-tabs"),
     path("views/save/", saved_views.save, name="view-save"),
@@ -141,11 +158,11 @@ _patterns = [
     path("alerts/silences/save/", silences.save, name="silence-save"),
     path("alerts/silences/<int:pk>/end/", silences.end, name="silence-end"),
     path("alerts/rules/", rules.index, name="alert-rules"),
-    path("alerts/rules/new/", rule_editor.new, name="alert-rule-new"),
-    path("alerts/rules/preview/", rule_editor.preview, name="alert-rule-preview"),
-    path("alerts/rules/create/", rule_editor.create, name="alert-rule-create"),
-    path("alerts/rules/<int:pk>/", rule_editor.detail, name="alert-rule-detail"),
-    path("alerts/rules/<int:pk>/change/", rule_editor.change, name="alert-rule-change"),
+    path("alerts/rules/new/", rules.new, name="alert-rule-new"),
+    path("alerts/rules/preview/", rules.preview, name="alert-rule-preview"),
+    path("alerts/rules/create/", rules.create, name="alert-rule-create"),
+    path("alerts/rules/<int:pk>/", rules.detail, name="alert-rule-detail"),
+    path("alerts/rules/<int:pk>/change/", rules.change, name="alert-rule-change"),
     path("alerts/rules/<int:pk>/switch/", rules.switch, name="alert-rule-switch"),
     path("alerts/rules/<int:pk>/delete/", rules.delete, name="alert-rule-delete"),
     path("alerts/runbooks/", runbooks.index, name="runbook-list"),
@@ -162,17 +179,29 @@ _patterns = [
     path("alerts/channels/<int:pk>/enable/", channels.enable, name="channel-enable"),
     path("alerts/channels/<int:pk>/test/", channels.test, name="channel-test"),
     path("alerts/channels/<int:pk>/delete/", channels.delete, name="channel-delete"),
-    path("alerts/deliveries/", deliveries.index, name="delivery-list"),
-    path("alerts/deliveries/<int:pk>/", deliveries.detail, name="delivery-detail"),
-    path("alerts/deliveries/<int:pk>/send-again/", deliveries.resend, name="delivery-resend"),
-    path("undo/", undo.index, name="undo"),
+    path("alerts/deliveries/", channels.deliveries, name="delivery-list"),
+    path("alerts/deliveries/<int:pk>/", channels.delivery, name="delivery-detail"),
+    path("alerts/deliveries/<int:pk>/send-again/", channels.resend, name="delivery-resend"),
+    path("undo/", audit.undo, name="undo"),
     path("audit/", audit.index, name="audit-list"),
+    path("account/", account.index, name="account"),
+    path("account/second-factor/", account.set_up, name="second-factor"),
+    path("account/second-factor/start/", account.start, name="second-factor-start"),
+    path("account/second-factor/remove/", account.remove, name="second-factor-remove"),
+    path("account/recovery-codes/", account.renew_recovery_codes, name="recovery-codes"),
+    path("account/sessions/end/", account.end_sessions, name="session-end"),
+    path("connect/", sources.connect, name="connect"),
     path("sources/", sources.index, name="source-list"),
     path("sources/<str:source>/accept/", sources.accept, name="source-accept"),
     path("sources/<str:source>/discard/", sources.discard, name="source-discard"),
+    path("sources/<str:source>/merge/", sources.merge, name="source-merge"),
     path("sources/<str:source>/file/", sources.file, name="source-file"),
     path("sources/<str:source>/discard-refused/", sources.discard_refused, name="source-discard-refused"),
     path("login/", web.Login.as_view(), name="login"),
+    path("login/code/", second_step.code, name="login-code"),
+    path("login/set-up/", second_step.set_up, name="login-set-up"),
+    path("login/sign-on/", web.start_sign_on, name="sign-on"),
+    path("login/sign-on/callback/", web.finish_sign_on, name="sign-on-callback"),
     path("logout/", web.Logout.as_view(), name="logout"),
     path("healthz", web.healthz, name="healthz"),
     path("readyz", web.readyz, name="readyz"),

@@ -10,10 +10,10 @@ from dashboard.queues import api as queue_calls  # noqa: F401
 from dashboard.failures import api as failure_calls
 from dashboard.audit import api as audit_calls  # noqa: F401
 from dashboard.alerts import api as alert_calls  # noqa: F401
+from dashboard.automations import api as automation_calls  # noqa: F401
 from dashboard.alerts.channels import api as channel_calls  # noqa: F401
-from dashboard.queues.depth import api as depth_calls  # noqa: F401
-from dashboard.groups.rules import api as rule_calls  # noqa: F401
 from dashboard.groups import api as group_calls
+from dashboard.dependencies import api as dependency_calls  # noqa: F401
 from dashboard.holds import api as pause_calls  # noqa: F401
 from dashboard.incidents import api as incident_calls  # noqa: F401
 from dashboard.policies.lint import api as lint_calls  # noqa: F401
@@ -22,7 +22,6 @@ from dashboard.replays import api as replay_calls  # noqa: F401
 from dashboard.retries import api as retry_calls  # noqa: F401
 from dashboard.queues.sources import api as source_calls  # noqa: F401
 from dashboard.saved_views import api as view_calls  # noqa: F401
-from dashboard.queues.workers import api as worker_calls  # noqa: F401
 
 # isort: on
 from dashboard.web.api.base import api
@@ -31,7 +30,7 @@ from dashboard.web.api.errors import door, unknown_address
 app_name = "api"
 _patterns = api.urls[0]
 for _pattern in _patterns:
-    # The library's own root is a page of HTML; the description of the calls needs its name.
+    # The library's root view is an HTML page; the description of the calls needs its name.
     _pattern.callback = door(unknown_address if _pattern.name == "api-root" else _pattern.callback)
 
 urlpatterns = [*_patterns, re_path(r"^.*\Z", door(unknown_address))]

@@ -1,1 +1,1 @@
-"""Saved views: the page, the tabs and the calls."""
+"""Saved views: the page, the tabs and the API calls."""

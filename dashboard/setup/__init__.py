@@ -1,1 +1,1 @@
-"""The start of the desk: the environment, `up`, its private engine, its supervisor, and the checks of `doctor`."""
+"""Start of the desk: environment, `up`, its private engine, its supervisor, and the checks of `doctor`."""

@@ -1,7 +1,7 @@
-"""From a bare Python to a command that runs: finds Python 3.11, makes `.venv`, installs the locked requirements.
+"""Bootstrap from any Python to a running command: find Python 3.11, create `.venv`, install the locked requirements.
 
-Standard library only, and only syntax that Python 3.7 can read, so that an old Python gets a sentence as its error.
-Inside an active virtual environment that satisfies the requirements nothing is installed.
+Standard library only, in syntax that Python 3.7 can parse, so that an old Python gets a readable error. In an active
+virtual environment that satisfies the requirements nothing is installed.
 """
 
 from __future__ import annotations
@@ -21,25 +21,33 @@ VENV = ROOT / ".venv"
 OLDEST = (3, 11)
 NEWER = ("python3.14", "python3.13", "python3.12", "python3.11")
 
-# Set for the processes that we start: their environment was checked a moment ago.
+# Set for child processes, whose environment has already been checked.
 CHECKED = "REDRIVE_BOOTSTRAPPED"
 
-NEED_NOTHING = ("worker-wheel", "node-package", "--version")  # of what would have to be installed
+NEED_NOTHING = (
+    "worker-wheel",
+    "node-package",
+    "--version",
+    "--help",
+    "-h",
+    "help",
+    "",
+)  # run without any installed package
 
 
 class CannotStart(SystemExit):
-    """Something is missing that only the reader can supply. Nothing was started."""
+    """A prerequisite that only the user can provide is missing. Nothing was started."""
 
 
 def main(argv: list[str]) -> int:
-    """Run the command of `argv` (with the program's name) in an environment that has what it needs. Its exit code."""
+    """Run the command of `argv` (including the program's name) in a suitable environment; return its exit code."""
     need_python(argv)
     command = argv[1] if argv[1:] else ""
     if command == "test":
         names = ["requirements", "requirements-test"] + ["requirements-strict"] * ("--strict" in argv)
         enter_environment(argv, [ROOT / f"{name}.txt" for name in names])
         return run_tests(argv[2:])
-    if command not in NEED_NOTHING:
+    if command not in NEED_NOTHING or (command == "help" and argv[2:]):
         enter_environment(argv, [ROOT / "requirements.txt"])
     from dashboard.setup import command_line
 
@@ -47,12 +55,12 @@ def main(argv: list[str]) -> int:
 
 
 def need_python(argv: list[str]) -> None:
-    """Go on only with Python 3.11 or newer: an older one hands over to a newer one on PATH."""
+    """Require Python 3.11 or newer: an older one re-executes the command with a newer one on PATH."""
     if sys.version_info >= OLDEST:
         return
     for name in NEWER:
         found = shutil.which(name)
-        # A version manager's shim is on PATH also where its Python is not: ask it first.
+        # A version manager's shim may be on PATH without its Python, so it is tried first.
         if found and subprocess.run([found, "-c", ""], check=False, stderr=subprocess.DEVNULL).returncode == 0:
             os.execv(found, [found, *argv])
     raise CannotStart(
@@ -62,7 +70,7 @@ def need_python(argv: list[str]) -> None:
 
 
 def enter_environment(argv: list[str], locks: list[Path]) -> None:
-    """Return inside a virtual environment that satisfies the locks; may install, and may replace this process."""
+    """Return inside a virtual environment that satisfies the locks, possibly after an installation and an exec."""
     here = Path(sys.prefix)
     if os.environ.get(CHECKED) == _checked(here, locks):
         return
@@ -84,7 +92,7 @@ def _python() -> Path:
 
 
 def _ranges_of(lock: Path) -> Path:
-    """Return the ranges that a lock was made from, which an environment made by others has to satisfy."""
+    """Return the version ranges behind a lock, which an environment created by others must satisfy."""
     return lock.with_suffix(".in")
 
 
@@ -102,7 +110,7 @@ def _stamp(lock: Path) -> Path:
 
 
 def _is_stamped(locks: list[Path]) -> bool:
-    """Return whether `.venv` was installed by us from exactly these locks."""
+    """Return whether this script installed `.venv` from exactly these locks."""
     if not _python().exists():
         return False
     try:
@@ -112,7 +120,7 @@ def _is_stamped(locks: list[Path]) -> bool:
 
 
 def _venv_version() -> tuple[int, int]:
-    """The Python that `.venv` was made with; (0, 0) where there is none."""
+    """Return the Python version of `.venv`; (0, 0) if it does not exist."""
     try:
         for line in (VENV / "pyvenv.cfg").read_text().splitlines():
             name, _, value = line.partition("=")
@@ -130,7 +138,7 @@ def _satisfies(files: list[Path]) -> bool:
 
     try:
         from packaging.requirements import Requirement
-    except ImportError:  # it comes with celery[redis]: without it something is missing for sure
+    except ImportError:  # part of celery[redis]: if missing, something is missing for sure
         return False
     for file in files:
         for line in file.read_text().splitlines():
@@ -149,7 +157,7 @@ def _satisfies(files: list[Path]) -> bool:
 
 
 def _install(locks: list[Path]) -> None:
-    """Make `.venv` and install the locks into it. Two at once take turns; one that was cut short starts afresh."""
+    """Create `.venv` and install the locks. Concurrent installations take turns; an interrupted one starts afresh."""
     try:
         VENV.mkdir(exist_ok=True)
         lock_file = (VENV / ".lock").open("w")
@@ -159,7 +167,7 @@ def _install(locks: list[Path]) -> None:
             "folder of yours, or activate a virtual environment that has requirements.txt."
         ) from error
     with lock_file, _turn(lock_file):
-        if _is_stamped(locks):  # the one that we waited for did it
+        if _is_stamped(locks):  # done by the process whose lock this one waited for
             return
         unfinished = VENV / ".unfinished"
         if unfinished.exists() or not _works():
@@ -207,7 +215,7 @@ def _works() -> bool:
 
 
 def _clear() -> None:
-    """Empty `.venv` but for the lock that is held."""
+    """Empty `.venv`, except for the lock in use."""
     for entry in VENV.iterdir():
         if entry.name == ".lock":
             continue
@@ -218,14 +226,14 @@ def _clear() -> None:
 
 
 def _installer() -> list[str]:
-    """The start of a command line that installs into `.venv`: uv where it is on PATH, else a pip."""
+    """Return the start of a command line that installs into `.venv`: uv if it is on PATH, otherwise a pip."""
     uv = shutil.which("uv")
     if uv:
         return [uv, "pip", "install", "--quiet", "--python", str(_python())]
     options = ["install", "--quiet", "--disable-pip-version-check", "--no-input"]
     if _quietly([str(_python()), "-m", "pip", "--version"]):
         return [str(_python()), "-m", "pip", *options]
-    # pip 22.3 and newer install into another environment: that spares `.venv` a pip of its own, and the seconds.
+    # pip 22.3 and newer can install into another environment, which saves the seconds of installing pip in `.venv`.
     if _quietly([sys.executable, "-m", "pip", "--python", str(_python()), "--version"]):
         return [sys.executable, "-m", "pip", "--python", str(_python()), *options]
     if _quietly([str(_python()), "-m", "ensurepip", "--default-pip"]):
@@ -255,10 +263,10 @@ def _print_line(text: str) -> None:
 
 
 def run_tests(arguments: list[str]) -> int:
-    """Run the tests by pytest: the whole suite, or what the arguments select. Return pytest's exit code.
+    """Run the tests with pytest: the complete suite, or the selected ones. Return pytest's exit code.
 
     Several processes share the work unless the arguments name a file or folder of tests, or a number of processes.
-    Three options are Redrive's own: `--strict` fails what would be skipped, `--endurance` adds the long tests,
+    Three options are Redrive's own: `--strict` fails tests that would be skipped, `--endurance` adds the long tests,
     and `--database postgresql` runs the engine's tests on a PostgreSQL that the suite starts.
     """
     options = argparse.ArgumentParser(prog="manage.py test", add_help=False, allow_abbrev=False)
@@ -275,17 +283,21 @@ def run_tests(arguments: list[str]) -> int:
             os.environ[name] = value
     names_tests = any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)
     if not names_tests and not any(argument.startswith("-n") for argument in arguments):
-        # Whole files to a process, because what they start (a desk, a worker) is shared within one; in the order that
-        # tests/conftest.py gives them.
+        # One process runs complete files, because servers that tests start (a desk, a worker) are shared within a file;
+        # in the order set by tests/conftest.py.
         processes = _count_test_processes(arguments, given.database)
         arguments = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder", *arguments]
-    # Hundreds of processes are started, and each would compile the same modules anew.
+    # Hundreds of processes are started, and each would compile the same modules again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.chdir(ROOT)
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])
 
 
 def _count_test_processes(arguments: list[str], database: str) -> int:
-    """Return a process for each core, and one more where tests wait for servers: for two fifths of their time. At most four."""
+    """Return the number of test processes, at most five.
+
+    One more than cores; with tests of servers, which wait for three quarters of their time, one more than twice the cores.
+    """
     waits_for_servers = database == "sqlite" and not any("not server" in argument for argument in arguments)
-    return min(4, (os.cpu_count() or 1) + waits_for_servers)
+    cores = os.cpu_count() or 1
+    return min(5, (2 if waits_for_servers else 1) * cores + 1)

@@ -1,4 +1,4 @@
-"""The checks of `doctor`: each one covers one part of the installation and returns findings with their fix."""
+"""Checks of `doctor`: each covers one part of the installation and returns findings with their fixes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import redis
 from celery import Celery
 from django.conf import settings
+from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
@@ -21,16 +22,17 @@ from dashboard.setup import connections
 from dashboard.setup.connections import about_database
 from jobs_admin import config, trust
 from jobs_admin.core import untrusted, worker_acl
-from jobs_admin.core.time_text import dated
+from jobs_admin.core.figures import dated
+from jobs_admin.core.text import list_some, terminal_line
 from jobs_admin.db import audit_anchor
 from jobs_admin.desk import key_rotation
-from jobs_admin.fleet import heartbeats, worker_store
-from jobs_admin.ingest import uncaptured
+from jobs_admin.fleet import heartbeats, uncaptured, worker_store
 from jobs_admin.installation import COMMAND
 from jobs_admin.models import Channel, Failure, RefusedReports, Source, Unfiled, Worker
-from jobs_admin.models.access import ENGINE
+from jobs_admin.models.access import ENGINE, EVERY_SOURCE
 from jobs_admin.notices import heartbeat
 from jobs_admin.queues import liveness, refused_reports, sampling
+from jobs_admin.rights import second_factor
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Finding, SourceError, SourceRefused
 from jobs_admin.sources.base import Source as Adapter
@@ -39,21 +41,21 @@ from jobs_admin.worker.versions import VERSION
 
 HIGH, WARNING, INFO = "high", "warning", "info"
 
-_BODY_WAIT_S = 2.0  # within which a request without its body is answered where nothing holds it back
+_BODY_WAIT_S = 2.0  # time within which a request without its body is answered if no proxy buffers it
 HEARD_WITHIN = timedelta(seconds=30)
 READ_WITHIN = timedelta(minutes=2)
 PING_S = 1.5
-FAILED_TRIES = 5  # in a row, of a channel that is worth a word
+FAILED_TRIES = 5  # consecutive failed deliveries from which a channel is reported
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One part, and what was found there. `text` says what was looked at; no findings: all is well."""
+    """Result for one part. `text` describes what was checked; without findings the part is healthy."""
 
     part: str
     text: str
     findings: list[Finding]
-    is_usable: bool = True  # whether checks that read this part can run; independent of the severity of its findings
+    is_usable: bool = True  # whether checks that read this part can run, independent of the severity of its findings
 
     @property
     def severity(self) -> str:
@@ -62,7 +64,7 @@ class Result:
 
 
 def results(now: datetime | None = None) -> Iterator[Result]:
-    """Every check, in order. A check that reads a part which cannot be used is skipped, and its part is reported once."""
+    """Run every check, in order. A check of an unusable part is skipped, and the part is reported once."""
     now = now or datetime.now(UTC)
     database = check_database()
     yield database
@@ -79,10 +81,12 @@ def results(now: datetime | None = None) -> Iterator[Result]:
         yield _attempt("channels", check_channels)
         yield _attempt("logins", check_logins)
         yield _attempt("audit", check_audit)
+    if config.signs_on():
+        yield check_sign_on()
 
 
 def _attempt(part: str, check: Callable[[], Result]) -> Result:
-    """The check's result, or a severe finding where the database or the store failed during the check."""
+    """Return the check's result, or a severe finding if the database or the store failed during it."""
     try:
         return check()
     except (redis.RedisError, DatabaseError) as error:
@@ -119,7 +123,7 @@ def check_database() -> Result:
 
 
 def check_store() -> Result:
-    """Redrive's own Redis: that it answers, and that nothing it holds can vanish."""
+    """Check Redrive's own Redis: it answers, and cannot lose any of its data."""
     try:
         client = config.store()
         client.ping()
@@ -146,7 +150,7 @@ def _without_store(error: BaseException) -> Result:
 
 
 def _version_of(client: redis.Redis) -> tuple[str, str]:
-    """Return the product and its version; an empty version where this user may not ask for it."""
+    """Return product and version; the version is "" if this user may not read it."""
     try:
         server = client.info("server")
     except redis.ResponseError:
@@ -157,7 +161,7 @@ def _version_of(client: redis.Redis) -> tuple[str, str]:
 
 
 def about_its_scripts(product: str, version: str) -> list[Finding]:
-    """Return a warning where scripts of workers can take a store of this product and version over."""
+    """Return a warning if workers' scripts can take over a store of this product and version."""
     least = connections.least_fixed_version(product, version)
     if least is None:
         return []
@@ -170,11 +174,11 @@ def about_its_scripts(product: str, version: str) -> list[Finding]:
 
 
 def _about_the_store(source: Adapter) -> list[Finding]:
-    """Return the adapter's findings in the words of a store: reports wait there, not jobs."""
+    """Return the adapter's findings, worded for a store, in which reports wait, not jobs."""
     try:
         findings = source.findings()
     except SourceError as error:
-        config.store().ping()  # raises where it does not answer any more
+        config.store().ping()  # raises if it no longer answers
         text = f"The store answers, but its settings cannot be read: {_line(error)}."
         return [Finding("settings-unknown", WARNING, text, "Allow INFO and CONFIG GET to this user.")]
     return [sampling.store_finding(found) for found in findings]
@@ -200,18 +204,18 @@ def check_watch(now: datetime) -> Result:
     for name, why in liveness.unjudged_rules().items():
         text = f"The rule “{name}” cannot be evaluated and fires no alerts: {why}"
         found.append(Finding("rule-unjudged", HIGH, text, "Change the rule, or check the log of `watch`."))
-    return Result("watch", ", ".join(sorted(liveness.steps(now))), found)
+    return Result("watch", ", ".join(sorted(liveness.steps())), found)
 
 
 def check_shared_keys(now: datetime) -> Result:
-    """Check for workers that still write to the keys shared by all sources, as guards of the version before do."""
+    """Check for workers that still write to the keys shared by all sources, as guards of the previous version do."""
     workers = heartbeats.workers_on_shared_keys(now)
     if not workers:
         return Result("shared keys", "not used by workers", [])
     text = f"Workers with an older guard write to keys that all sources share: {key_rotation.names(workers)}."
     fix = (
         "Upgrade the guard. These workers cannot sign: their reports are refused when the period for unsigned reports "
-        "ends (docs/trust.md)."
+        "ends."
     )
     count = "used by 1 worker" if len(workers) == 1 else f"used by {len(workers):,} workers"
     return Result("shared keys", count, [Finding("keys-shared", INFO, text, fix)])
@@ -224,7 +228,9 @@ def check_sources(now: datetime, *, reads_database: bool = True) -> Iterator[Res
         yield Result("sources", "", [Finding("sources", HIGH, str(error), "Correct the file in REDRIVE_SOURCES.")])
         return
     if not sources:
-        fix = "Set CELERY_BROKER_URL, or REDRIVE_SOURCES to a file of them (docs/operations.md)."
+        fix = (
+            "Set CELERY_BROKER_URL, or REDRIVE_SOURCES to a file of them, as “Connect a source” in the desk writes it."
+        )
         yield Result("sources", "", [Finding("no-source", WARNING, "No source is configured.", fix)])
     for name, source in sources.items():
         check = partial(check_source, name, source, now, reads_database=reads_database)
@@ -244,7 +250,8 @@ def check_source(name: str, source: config.SourceConfig, now: datetime, *, reads
         fix = f"Check {_set_by(name, source)}, and that the source is running."
         return Result(part, "", [Finding("unreachable", HIGH, f"The source is unreachable: {_line(error)}.", fix)])
     counted = f"{source.system.label}, {len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
-    if reads_database and (adapter.can.holds_dead or adapter.can.follows):  # of the latter, workers are not asked
+    # For systems that are followed, workers are not queried.
+    if reads_database and (adapter.can.holds_dead or adapter.can.follows):
         read, about_reading = check_reading(name, now)
         counted, found = f"{counted}, {read}", found + about_reading
     elif reads_database and source.system.is_guarded:
@@ -254,7 +261,7 @@ def check_source(name: str, source: config.SourceConfig, now: datetime, *, reads
 
 
 def _set_by(name: str, source: config.SourceConfig, *, all_of_it: bool = False) -> str:
-    """Return the setting that has the URL of the source; `all_of_it`: and its other options."""
+    """Return the setting with the URL of the source; `all_of_it`: including its other options."""
     if source.is_demo:
         return "REDRIVE_DEMO_BROKER_URL, which `up` sets"
     if not config.setting("SOURCES"):
@@ -284,13 +291,13 @@ def check_reading(source: str, now: datetime) -> tuple[str, list[Finding]]:
 
 
 def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Finding]]:
-    """Compare the workers that report with those on the broker: the others are not guarded, or report elsewhere."""
+    """Compare reporting workers with those on the broker: any others are not guarded, or report elsewhere."""
     heard = list(Worker.objects.filter(source=source, seen_at__gte=now - HEARD_WITHIN))
     names = {worker.name for worker in heard}
     found = []
     silent = sorted(_answering(url) - names)
     if silent and liveness.find_stale(now) is not None:
-        # What they said since then is in no table yet.
+        # Their reports since then are not in any table yet.
         found.append(
             Finding(
                 "workers-unknown",
@@ -348,14 +355,15 @@ def _has_reported(source: str) -> bool:
 
 
 def _about_the_silent(source: str, silent: list[str], now: datetime) -> list[Finding]:
-    """Return what the desk knows of workers that answer on the broker and of which no heartbeat is heard: those that report as
-    another source, those that were heard before, and those that never were.
+    """Return findings about workers that answer on the broker without a heartbeat.
+
+    They report as another source, or did so formerly, or never sent one.
     """
     elsewhere = _sources_of(silent, source, now)
     found = [_about_another_name(source, other, elsewhere[other]) for other in sorted(elsewhere)]
     left = sorted(set(silent) - {name for names in elsewhere.values() for name in names})
     heard = dict(Worker.objects.filter(source=source, name__in=left).values_list("name", "seen_at"))
-    # Before the first guarded worker, as when one is brought in step by step, nothing is out of order.
+    # Before the first guarded worker, as in a gradual rollout, this is no problem.
     was_guarded = Worker.objects.filter(source=source).exists()
     is_none_heard = not Worker.objects.filter(source=source, seen_at__gte=now - HEARD_WITHIN).exists()
     severity = HIGH if was_guarded and is_none_heard else WARNING
@@ -381,7 +389,7 @@ def _about_the_silent(source: str, silent: list[str], now: datetime) -> list[Fin
 
 
 def _sources_of(names: Collection[str], source: str, now: datetime) -> dict[str, list[str]]:
-    """Return the other sources, known or not, as which workers of these names report now, each with the names."""
+    """Return the other sources, known or not, under which workers with these names report, each with the names."""
     store, found = config.store(), defaultdict(set)
     for (other, name), text in worker_store.fields(
         store, "workers", worker_store.all_sources(store), all_shared=True
@@ -396,7 +404,7 @@ def _sources_of(names: Collection[str], source: str, now: datetime) -> dict[str,
 
 
 def _about_another_name(source: str, other: str, names: list[str]) -> Finding:
-    """Return that workers report under another source's name."""
+    """Return a finding about workers that report under another source's name."""
     is_known = other in trust.current().sources
     text = (
         f"{len(names)} of the workers report as source {other}{'' if is_known else ', which is not accepted'}: "
@@ -407,7 +415,7 @@ def _about_another_name(source: str, other: str, names: list[str]) -> Finding:
 
 
 def _about_signing(source: str, now: datetime) -> list[Finding]:
-    """Workers that do not sign although they should, or with a key that is not in force."""
+    """Return findings about workers that do not sign although they should, or sign with an invalid key."""
     known = trust.read()
     why = known.why_not_unsigned(source, now)
     has_key = any(known.keys[key_id].source == source for key_id in known.keys_in_force)
@@ -431,7 +439,7 @@ def _about_signing(source: str, now: datetime) -> list[Finding]:
             fix = refused_reports.fix(source, known, now, needs_key=True)
             fix = f"{fix[0].upper()}{fix[1:]}. Workers take the key from REDRIVE_SOURCE_KEY when they start."
         found.append(Finding("workers-unsigned", HIGH if why else WARNING, text, fix))
-    unreadable = known.unreadable_keys  # named among signatures
+    unreadable = known.unreadable_keys  # reported by the check of signatures
     if other := sorted(
         one.name for one in reported if one.key and one.key not in unreadable and not known.has_key(one.key, source)
     ):
@@ -449,11 +457,11 @@ def _about_signing(source: str, now: datetime) -> list[Finding]:
 
 
 def _about_copies(source: str, now: datetime) -> list[Finding]:
-    """Return the reports of workers on replayed jobs whose messages may have come twice."""
+    """Return findings about reports of workers on replayed jobs whose messages may have been delivered twice."""
     try:
         reported = [one for one in heartbeats.worker_reports(now) if one.source == source]
     except redis.RedisError:
-        return []  # that the store is away is said elsewhere
+        return []  # an unreachable store is reported by another check
     dropped, unasked = sum(one.repeated for one in reported), sum(one.unasked for one in reported)
     found = []
     if dropped:
@@ -467,7 +475,7 @@ def _about_copies(source: str, now: datetime) -> list[Finding]:
 
 
 def _about_guards(source: str, now: datetime) -> list[Finding]:
-    """Workers whose guard is of another version than this desk: no fault, but nothing that should stay so unseen."""
+    """Return findings about workers whose guard has another version than this desk: no fault, but worth attention."""
     try:
         reported = [one.guard for one in heartbeats.worker_reports(now) if one.source == source]
     except redis.RedisError:
@@ -489,7 +497,7 @@ def _about_guards(source: str, now: datetime) -> list[Finding]:
 
 
 def _about_store_users(source: str, now: datetime) -> list[Finding]:
-    """Workers whose user may do more in the store than its own source needs."""
+    """Return findings about workers whose Redis user may do more in the store than its source needs."""
     store = config.store()
     try:
         reported = [one.store_user for one in heartbeats.worker_reports(now) if one.source == source and one.store_user]
@@ -502,29 +510,27 @@ def _about_store_users(source: str, now: datetime) -> list[Finding]:
     text = (
         f"{count} of the workers connect to the store as {', '.join(wide[:5])}, a user that may write for every source."
     )
-    fix = (
-        f"Limit them to their source: `{COMMAND} worker-acl {source} --apply` creates a user for them (docs/trust.md)."
-    )
+    fix = f"Limit them to their source: `{COMMAND} worker-acl {source} --apply` creates a user for them."
     return [Finding("store-user", INFO, text, fix)]
 
 
 def _may_do_more(store: redis.Redis, user: str, source: str) -> bool:
-    """Return whether the store allows this user more than a worker of the source needs."""
+    """Return whether the store permits this user more than a worker of the source needs."""
     try:
         return any(
             store.execute_command("ACL DRYRUN", user, *command) == b"OK" for command in worker_acl.beyond(source)
         )
-    except redis.ResponseError:  # a server before Redis 7, or no right to ask
+    except redis.ResponseError:  # Redis before 7, or no permission to ask
         return user == "default"
 
 
 def _answering(url: str) -> set[str]:
-    """The workers that answer a ping on the broker; empty too where the broker has no such channel."""
+    """Return the workers that answer a ping on the broker; also empty if the broker has no such channel."""
     app = Celery(broker=url, set_as_current=False)
     app.conf.update(broker_transport_options={"socket_timeout": 5, "socket_connect_timeout": 5})
     try:
         return {name for reply in app.control.ping(timeout=PING_S) for name in reply}
-    except (redis.RedisError, app.connection().connection_errors):  # it went away since we looked
+    except (redis.RedisError, app.connection().connection_errors):  # unreachable since the check began
         return set()
     finally:
         app.close()
@@ -548,7 +554,7 @@ def check_reports(*, is_store_known: bool = True) -> Result:
 
 
 def check_payload_keys(now: datetime) -> Result:
-    """Check the payload keys in use: none may be missing, and those after the first are to be removed."""
+    """Check the payload keys in use: none may be missing, and those after the first should be removed."""
     rotation = key_rotation.rotation(now)
     found = []
     for use in rotation.missing:
@@ -592,7 +598,7 @@ def check_payload_keys(now: datetime) -> Result:
 
 
 def check_signatures(now: datetime) -> Result:
-    """Check the signing of reports, refused reports, and sources to accept."""
+    """Check the signing of reports, refused reports, and sources waiting to be accepted."""
     found = admission.findings(admission.state(ENGINE, now), now)
     known = trust.read()
     for key_id in known.unreadable_keys:
@@ -628,7 +634,7 @@ def check_channels() -> Result:
 
 
 def forwards_unread_bodies(url: str) -> bool:
-    """Return whether what answers at `url` passes a request on before its body; False too where nothing answers."""
+    """Return whether the server at `url` forwards a request before its body; also False if nothing answers."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=_BODY_WAIT_S)
@@ -636,7 +642,7 @@ def forwards_unread_bodies(url: str) -> bool:
         connection.putrequest("POST", f"{parts.path.rstrip('/')}{settings.FORCE_SCRIPT_NAME or ''}/healthz")
         connection.putheader("Content-Length", "10")
         connection.endheaders()
-        return connection.getresponse().status == 405  # a proxy that buffers waits for the ten bytes
+        return connection.getresponse().status == 405  # a buffering proxy waits for the ten bytes
     except (OSError, http.client.HTTPException):
         return False
     finally:
@@ -644,16 +650,16 @@ def forwards_unread_bodies(url: str) -> bool:
 
 
 def check_logins() -> Result:
-    """Check that wrong passwords are counted by client address, as far as settings and recent attempts show it."""
+    """Check that wrong passwords are counted by client address, as far as settings and recent attempts show."""
     if not config.is_own_project():
         return Result("logins", "left to the project", [])
-    from axes.models import AccessAttempt  # of our own project alone
+    from axes.models import AccessAttempt  # only in Redrive's own project
 
-    from dashboard.web import login_limits
+    from dashboard.web import addresses
 
     trusted = config.setting("TRUSTED_PROXIES")
     host = urlsplit(config.setting("URL")).hostname or ""
-    address = login_limits.parse_address(host)
+    address = addresses.parse_address(host)
     is_local = host == "localhost" or (address is not None and address.is_loopback)
     found = []
     if not trusted and not is_local:
@@ -661,25 +667,67 @@ def check_logins() -> Result:
             f"No proxy is trusted, and REDRIVE_URL names {host}. Behind a proxy all clients share one address, so ten wrong "
             "passwords from anywhere lock an account for everyone."
         )
-        fix = "Set REDRIVE_TRUSTED_PROXIES to the addresses of your proxy, such as 127.0.0.1 (docs/operations.md)."
+        fix = "Set REDRIVE_TRUSTED_PROXIES to the addresses of your proxy, such as 127.0.0.1."
         found.append(Finding("trusted-proxies", WARNING, text, fix))
     if not is_local and forwards_unread_bodies(config.setting("URL")):
         text = f"{host} forwards requests whose body has not arrived, so slow clients reach the desk."
-        fix = "Use a buffering proxy in front (nginx: proxy_request_buffering on; docs/operations.md)."
+        fix = "Use a buffering proxy in front (nginx: proxy_request_buffering on)."
         found.append(Finding("proxy-unbuffered", WARNING, text, fix))
     hidden = [at for at in AccessAttempt.objects.values_list("ip_address", flat=True)[:1000] if trusted and at]
-    if count := sum(login_limits.is_shared(at) for at in hidden):
+    if count := sum(addresses.is_shared(at) for at in hidden):
         text = (
             f"{count} failed login{'' if count == 1 else 's'} counted for the address of a trusted proxy: "
             "the proxy does not send the client's address."
         )
         found.append(Finding("client-unknown", WARNING, text, "Configure the proxy to send X-Forwarded-For."))
+    if config.takes_passwords():
+        found += _find_missing_second_factors()
     count = len(trusted)
     return Result("logins", f"{count} trusted {'proxy' if count == 1 else 'proxies'}" if count else "no proxy", found)
 
 
+def _find_missing_second_factors() -> list[Finding]:
+    """Return the finding on accounts with a password that need a second factor and have none."""
+    accounts = second_factor.find_required().filter(is_active=True, redrive_second_factor=None)
+    accounts = accounts.exclude(password__startswith=UNUSABLE_PASSWORD_PREFIX)
+    names = sorted(one.get_username() for one in accounts)
+    if not names:
+        return []
+    text = (
+        f"{len(names):,} {'account has' if len(names) == 1 else 'accounts have'} no second factor, which "
+        f"REDRIVE_SECOND_FACTOR_FOR requires: {list_some([terminal_line(name, 60) for name in names], 5)}. "
+        "Whoever logs in first with the password sets it up."
+    )
+    return [
+        Finding("second-factor", WARNING, text, "Ask them to log in now, or deactivate accounts that are not used.")
+    ]
+
+
+def check_sign_on() -> Result:
+    """Check that the OpenID provider answers, and that roles are granted on configured sources."""
+    from dashboard.web import sign_on  # requires Django's accounts
+
+    found = []
+    try:
+        sign_on.read_metadata()
+    except sign_on.SignOnError as error:
+        text = f"No one can sign in with {sign_on.provider_name()}: {error.detail}."
+        found.append(
+            Finding("sign-on", HIGH, text, "Check REDRIVE_OIDC_ISSUER, and that this machine reaches the provider.")
+        )
+    try:
+        known = {*config.sources(), EVERY_SOURCE}
+    except config.BadConfiguration:  # reported by the check of sources
+        return Result("sign-on", sign_on.provider_name(), found)
+    named = {source for _, source, _ in config.setting("OIDC_ROLES")}
+    if unknown := sorted(named - known):
+        text = f"REDRIVE_OIDC_ROLES gives roles on sources that are not configured: {', '.join(unknown)}."
+        found.append(Finding("sign-on-source", WARNING, text, "Correct the names, or configure the sources."))
+    return Result("sign-on", sign_on.provider_name(), found)
+
+
 def check_audit() -> Result:
-    """The audit's chain, and its end against the anchor in the store."""
+    """Check the audit's chain, and its end against the anchor in the store."""
     found = [Finding("audit", HIGH, one.text, one.fix) for one in audit_anchor.findings()]
     return Result("audit", "chain intact" if not found else "", found)
 

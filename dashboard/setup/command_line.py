@@ -1,10 +1,11 @@
-"""The command line around Django's: our commands are listed first, and what goes wrong outside them is one sentence."""
+"""Command line around Django's: lists Redrive's commands first, and reports errors outside of them as one sentence."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from dashboard.setup import environment
@@ -28,8 +29,11 @@ OURS = {
     "policies": "List, show, publish, restore, withdraw and lint retry policies.",
     "alerts": "List, show and acknowledge alerts; undo an acknowledgement.",
     "silences": "List, add and end silences of alerts.",
-    "pause": "Pause a queue or a task; without arguments, list what is paused.",
-    "resume": "Resume a paused queue or task by the number of the pause.",
+    "automations": "List, show, dry run, disable and reset automations; stop all of them.",
+    "pause": "Pause a queue, task, tenant or dependency; without arguments, list open pauses.",
+    "resume": "End a pause, by its number.",
+    "breakers": "List breakers, those that hold jobs first.",
+    "breaker": "Show a breaker, or force it open, closed or back to automatic.",
     "depth": "List queue depths as last sampled, or the history of one queue.",
     "drain": "Wait for delayed retries, or run or end them now, and print when install() can be removed.",
     "off": "Switch off the guard in all workers within two seconds.",
@@ -39,11 +43,12 @@ OURS = {
     "public_key": "Print the public key with which workers encrypt raw messages.",
     "source-key": "Create, list or revoke the keys that workers sign reports with.",
     "unsigned-reports": "Show, extend or end the period in which unsigned reports are accepted.",
-    "sources": "List unknown sources and refused reports; accept, file or discard them.",
+    "sources": "List unknown sources and refused reports; accept, file, discard or merge them.",
     "worker-acl": "Print the ACL rules of a source's store user, or create the user.",
     "worker-wheel": "Build the guard as a Python package for Celery workers.",
     "node-package": "Build the Node agent for BullMQ workers as an npm package.",
     "token": "Create, list or revoke API tokens.",
+    "second-factor": "Reset the second factor of an account.",
     "audit": "Verify the audit's chain and its end, or accept the end after a restored backup.",
     "prune": "Delete closed records by age and size; --dry-run lists what would be deleted.",
     "reindex": "Rebuild the search index for rows indexed by an earlier version.",
@@ -51,15 +56,15 @@ OURS = {
     "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
     "web": "Serve pages and API (`up` runs it).",
 }
-# These read tables at once; `doctor` says itself what is missing.
+# Commands that read tables at once; `doctor` itself reports missing ones.
 _NEED_TABLES = {
-    "alerts", "audit", "backup", "depth", "drain", "failure", "failures", "groups", "off", "on", "pause", "prune", "reindex",
-    "replay", "resume", "rotate-keys", "silences", "source-key", "sources", "token", "triage", "unsigned-reports", "upgrade", "watch",
-    "worker-acl", "workers",
+    "alerts", "audit", "automations", "backup", "breaker", "breakers", "depth", "drain", "failure", "failures", "groups", "off", "on",
+    "pause", "prune", "reindex", "replay", "resume", "rotate-keys", "second-factor", "silences", "source-key", "sources", "token",
+    "triage", "unsigned-reports", "upgrade", "watch", "worker-acl", "workers",
 }  # fmt: skip
-# These need no database, or replace it.
+# Commands that need no database, or replace it.
 _ANY_SCHEMA = {"completion", "public_key", "restore", "node-package", "test", "worker-wheel"}
-# These go on for days, so they begin only with the tables of their version.
+# Long-running commands, which require the tables of their version.
 _NEED_MIGRATIONS = {"watch", "web"}
 _DJANGO = (
     "core/management",
@@ -70,7 +75,7 @@ _DJANGO = (
 
 
 def main(argv: list[str]) -> int:
-    """The command `redrive`, and `manage.py` in an environment that has what the command needs. Its exit code."""
+    """Run `redrive`, or `manage.py` in an environment with the command's requirements; return the exit code."""
     command = argv[1] if argv[1:] else "help"
     if command == "--version":
         sys.stdout.write(f"Redrive {VERSION}\n")
@@ -92,7 +97,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> None:
-    """Run the command of `argv`. Raises Misconfigured with a sentence, naming the variable, where it cannot."""
+    """Run the command of `argv`. Raises Misconfigured with a message that names the variable."""
     command = argv[1] if argv[1:] else "help"
     if (command == "help" and not argv[2:]) or command in {"--help", "-h"}:
         sys.stdout.write(listing())
@@ -110,45 +115,46 @@ def run(argv: list[str]) -> None:
         refuse_newer_schema()
         if command in _NEED_MIGRATIONS:
             need_migrations(waits_for_database=command == "watch")
-    # Django is there only after the environment was entered.
+    # Django can be imported only inside the environment.
     from django.core.management import execute_from_command_line
     from django.db.utils import OperationalError, ProgrammingError
 
     if command in OURS:
-        argv = [argv[0], command.replace("-", "_"), *argv[2:]]  # as its module is called
+        argv = [argv[0], command.replace("-", "_"), *argv[2:]]  # the module's name
     try:
         try:
             execute_from_command_line(argv)
         finally:
-            sys.stdout.flush()  # at the interpreter's end it would be too late to answer for a reader that has left
+            sys.stdout.flush()  # at the interpreter's exit it would be too late to handle a closed pipe
     except (OperationalError, ProgrammingError) as error:
         if command not in OURS:
             raise
         raise Misconfigured(_about(error)) from error
-    except BrokenPipeError:  # `doctor | head`: who read has seen enough, and nothing more can be said
+    except BrokenPipeError:  # `doctor | head`: the reader has finished, and nothing can be printed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
 
 
 def is_help_request(argv: list[str]) -> bool:
-    """Return whether the command only prints help, which needs neither a desk nor valid settings."""
+    """Return whether the command only prints help, which requires neither a desk nor valid settings."""
     return argv[1:2] == ["help"] or bool({"--help", "-h"} & set(argv[1:]))
 
 
 def listing() -> str:
-    """Our commands with a line each, then the names of Django's. Needs no settings."""
-    import django
-    from django.core.management import find_commands
-
-    found = {name for part in _DJANGO for name in find_commands(str(Path(django.__file__).parent / part))}
+    """Return Redrive's commands with one line each, then the names of Django's if installed. Needs no settings."""
     lines = [f"Redrive's commands (details: `{COMMAND} COMMAND --help`):", ""]
     lines += [f"  {name:<18}{what}" for name, what in OURS.items()]
-    lines += ["", "Django's:", "", "  " + ", ".join(sorted(found - OURS.keys())), ""]
-    return "\n".join(lines)
+    with suppress(ModuleNotFoundError):
+        import django
+        from django.core.management import find_commands
+
+        found = {name for part in _DJANGO for name in find_commands(str(Path(django.__file__).parent / part))}
+        lines += ["", "Django's:", "", "  " + ", ".join(sorted(found - OURS.keys()))]
+    return "\n".join([*lines, ""])
 
 
 def need_desk() -> None:
-    """Raises Misconfigured where nothing was ever started here: asking would only make an empty database."""
+    """Raise Misconfigured if no desk was started here: the command would only create an empty database."""
     if environment.get("DATABASE_URL"):
         return
     folder = environment.data_folder()
@@ -157,7 +163,7 @@ def need_desk() -> None:
 
 
 def refuse_newer_schema() -> None:
-    """Raise Misconfigured where the database belongs to a newer version. A database that is away is not waited for here."""
+    """Raise Misconfigured if the database belongs to a newer version. Does not wait for an unreachable database."""
     import django
 
     django.setup()
@@ -168,7 +174,7 @@ def refuse_newer_schema() -> None:
 
 
 def need_migrations(*, waits_for_database: bool) -> None:
-    """Raises Misconfigured where the database lacks a migration of this version, or cannot be reached and is not waited for."""
+    """Raise Misconfigured if the database lacks a migration of this version, or is unreachable, without waiting."""
     import django
     from django.db import connections
     from django.db.migrations.executor import MigrationExecutor

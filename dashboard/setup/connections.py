@@ -1,4 +1,4 @@
-"""Checks of the servers in the settings: that they can be reached, so that a wrong URL is one sentence, and their versions."""
+"""Checks of the servers in the settings: reachable, which reports a wrong URL in one sentence, and recent."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TIMEOUT_S = 4.0
 
 
 def check_given() -> list[str]:
-    """Return a warning for each source of the file that cannot be reached now; the start goes on.
+    """Return a warning for each source of the file that is unreachable now; the start continues.
 
-    Raises Misconfigured, naming the variable, for the first of the others that is set and cannot be used.
+    Raises Misconfigured, naming the variable, for the first other server that is set and unusable.
     """
     for name in ("REDRIVE_REDIS_URL", "REDIS_URL"):
         if environment.is_given(name):
@@ -40,9 +40,9 @@ def check_given() -> list[str]:
 
 
 def check_sources() -> list[str]:
-    """A sentence for each source of the file that is not reached: one system that is down keeps no desk from showing the others.
+    """Return a sentence for each unreachable source of the file: one failed system does not stop the desk.
 
-    Raises Misconfigured for all of them together that cannot be used as they are written down.
+    Raises Misconfigured for all of them whose settings are invalid.
     """
     path = environment.get("REDRIVE_SOURCES")
     if not path:
@@ -51,7 +51,7 @@ def check_sources() -> list[str]:
         found = [source for source in config.sources().values() if not source.is_demo]
     except config.BadConfiguration as error:
         raise Misconfigured(f"{error} Nothing was started.") from error
-    with ThreadPoolExecutor(max_workers=8) as several:  # so that those that hang are waited for together
+    with ThreadPoolExecutor(max_workers=8) as several:  # so that unresponsive servers are waited for together
         results = list(several.map(_check_source, found))
     if refused := [why for why, _ in results if why]:
         raise Misconfigured(f"REDRIVE_SOURCES: {' '.join(refused)} Nothing was started.")
@@ -59,7 +59,7 @@ def check_sources() -> list[str]:
 
 
 def _check_source(source: SourceConfig) -> tuple[str, str]:
-    """Return why a source of the file cannot be used, and why it cannot be reached: a sentence each, or ""."""
+    """Return why a source of the file is unusable, and why it is unreachable: a sentence each, or ""."""
     named = f"[sources.{source.name}]"
     try:
         adapter = connect(source.name, source.backend, source.url, source.queues, source.options)
@@ -73,7 +73,7 @@ def _check_source(source: SourceConfig) -> tuple[str, str]:
         why = f"{display_url(source.url)}: {without_secrets(error)}"
         text = f"Source {source.name} cannot be reached ({why}). The desk starts, shows it so, and reads it once it answers."
         return "", text
-    except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong kind
+    except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong type
         why = without_secrets(error).removeprefix(f"Source {source.name}: ")
         return f"{named} ({display_url(source.url)}) cannot be used: {why}.", ""
     except Misconfigured as error:
@@ -91,14 +91,14 @@ def check_payload_keys() -> None:
 
 
 def check_broker(source: SourceConfig, name: str = "CELERY_BROKER_URL") -> None:
-    """Check that the adapter accepts the URL and its server answers, so that a desk that starts also works."""
+    """Check that the adapter accepts the URL and its server answers, so that a started desk works."""
     try:
         adapter = connect(source.name, source.backend, source.url, source.queues, source.options)
         try:
             adapter.findings()
         finally:
             adapter.close()
-    except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong kind
+    except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong type
         why = without_secrets(error).removeprefix(f"Source {source.name}: ")
         raise Misconfigured(
             f"{name} cannot be used: {display_url(source.url)} ({why}). Nothing was started."
@@ -108,7 +108,7 @@ def check_broker(source: SourceConfig, name: str = "CELERY_BROKER_URL") -> None:
 
 
 def check_redis(name: str, url: str) -> None:
-    """A single Redis or Valkey, 6.2 or newer, that lets us in."""
+    """Check for a single Redis or Valkey, 6.2 or newer, that accepts our login."""
     try:
         with redis.Redis.from_url(
             for_redis_py(url), socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
@@ -142,9 +142,9 @@ def check_database() -> None:
 
 
 def without_secrets(error: BaseException) -> str:
-    """Return the first line of the error if that cannot repeat parts of the URL; else only its kind.
+    """Return the first line of the error if it cannot contain parts of the URL; otherwise only its type.
 
-    Errors of a URL's parts (ValueError, TypeError) quote the part that they stumbled over.
+    Errors about parts of the URL (ValueError, TypeError) quote the invalid part.
     """
     is_safe = isinstance(error, (Unreadable, SourceError, redis.RedisError, OSError))
     text = (str(error).strip().splitlines() or [""])[0].rstrip(".") if is_safe else ""
@@ -152,20 +152,20 @@ def without_secrets(error: BaseException) -> str:
 
 
 def about_database(error: BaseException) -> str:
-    """Return the message of the database's driver, unless it quotes the password or an option of DATABASE_URL."""
+    """Return the message of the database driver, unless it contains the password or an option of DATABASE_URL."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     return type(error).__name__ if environment.is_secret_in(text) else text
 
 
-# The earliest versions of Redis and Valkey in which known faults of Lua scripts are fixed. Workers run scripts in
-# Redrive's store (`EVAL`, `core/worker_acl.py`). In earlier versions a script can take the server over
-# (CVE-2025-49844, CVE-2025-46817, CVE-2024-46981), run code as another user of it (CVE-2025-46818), or read its memory
-# (CVE-2025-46819). Valkey's versions also fix replies that a script forges on a connection that several users share
+# First versions of Redis and Valkey with fixes for known vulnerabilities of Lua scripts. Workers run scripts in
+# Redrive's store (`EVAL`, `core/worker_acl.py`). In earlier versions a script can take over the server (CVE-2025-49844,
+# CVE-2025-46817, CVE-2024-46981), run code as another user (CVE-2025-46818), or read the server's memory
+# (CVE-2025-46819). Valkey's versions also fix replies that a script forges on a connection shared by several users
 # (CVE-2025-67733).
 
 REDIS, VALKEY = "Redis", "Valkey"
 
-# By line (major, minor): its first version without them. A line that is not named and is older than one that is has none.
+# (major, minor) -> its first fixed version. Unlisted versions older than a listed one have no fix.
 _FIXED: dict[str, dict[tuple[int, int], tuple[int, int, int]]] = {
     REDIS: {(6, 2): (6, 2, 20), (7, 2): (7, 2, 11), (7, 4): (7, 4, 6), (8, 0): (8, 0, 4), (8, 2): (8, 2, 2)},
     VALKEY: {(7, 2): (7, 2, 12), (8, 0): (8, 0, 7), (8, 1): (8, 1, 6), (9, 0): (9, 0, 3)},
@@ -174,9 +174,9 @@ _VERSION = re.compile(r"(\d{1,5})\.(\d{1,5})(?:\.(\d{1,5}))?")
 
 
 def least_fixed_version(product: str, version: str) -> str | None:
-    """Return the least version to upgrade to; None where `version` of the product (REDIS, VALKEY) has the fixes, or is none.
+    """Return the minimum version to upgrade to; None if `version` of the product (REDIS, VALKEY) is fixed or unknown.
 
-    A distribution may have fixed an earlier version under its old number: then the answer is too careful.
+    A distribution may have backported fixes without a new version number: the answer is then too cautious.
     """
     found = _VERSION.match(version)
     if found is None:

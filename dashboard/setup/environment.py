@@ -1,15 +1,16 @@
-"""The environment, read once. Standard library only: the start-up code uses it before Django exists.
+"""Environment variables, read once. Standard library only: the start-up code uses this before Django is available.
 
 Each name may also be given as `NAME_FILE`, the path of a file with the value. `<data>/up.json` has the values that `up`
-made itself (secrets, the address of its engine), and the variables of this run. They count as given unless the
-environment sets them, so that a second terminal's `manage.py` finds the same desk. A new `up` ignores the variables of
-the last run.
+created (secrets, the URL of its engine), and the variables of its current run. They apply unless the environment sets
+them, so that `manage.py` in a second terminal finds the same desk. A new `up` ignores the variables of the previous
+run.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import hashlib
 import json
 import os
 import re
@@ -19,14 +20,14 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from jobs_admin.core import desk_settings, service_url
 from jobs_admin.installation import IS_CHECKOUT, ROOT
 
 
 class Misconfigured(SystemExit):
-    """A setting that cannot be used. Nothing was started. Its text names the variable and what to do."""
+    """Invalid setting; nothing was started. The text names the variable and what to do."""
 
 
 def data_folder() -> Path:
@@ -34,18 +35,21 @@ def data_folder() -> Path:
 
 
 def default_data_folder() -> Path:
-    """`var` in the checkout; where Redrive is installed, `var` in the current folder."""
+    """Return `var` in the checkout; for an installed Redrive `var` in the current folder."""
     return (ROOT if IS_CHECKOUT else Path.cwd()) / "var"
 
 
-# The variables of a run beside its own addresses. `up` stores them in `up.json` under `run`.
+# Variables of a run, in addition to its URLs. `up` stores them in `up.json` under `run`.
 OF_A_RUN = (
     "SECRET_KEY", "REDRIVE_PAYLOAD_KEYS", "DATABASE_URL", "REDRIVE_REDIS_URL", "REDIS_URL", "CELERY_BROKER_URL",
     "REDRIVE_SOURCES", "REDRIVE_READ_ONLY", "REDRIVE_URL", "REDRIVE_URL_PREFIX", "REDRIVE_APPROVE_ABOVE",
     "REDRIVE_DANGEROUS_TASKS", "REDRIVE_WEBHOOK_ALLOW", "REDRIVE_HEARTBEAT_URL", "EMAIL_URL", "EMAIL_FROM",
-    "REDRIVE_TRUSTED_PROXIES", "REDRIVE_SECURITY_CONTACT",
+    "REDRIVE_TRUSTED_PROXIES", "REDRIVE_SECURITY_CONTACT", "REDRIVE_OIDC_ISSUER", "REDRIVE_OIDC_CLIENT_ID",
+    "REDRIVE_OIDC_CLIENT_SECRET", "REDRIVE_OIDC_NAME", "REDRIVE_OIDC_SCOPES", "REDRIVE_OIDC_GROUPS_CLAIM",
+    "REDRIVE_OIDC_ROLES", "REDRIVE_OIDC_ONLY", "REDRIVE_SECOND_FACTOR_FOR", "REDRIVE_TRACE_URL", "REDRIVE_LOGS_URL",
+    "REDRIVE_SENTRY_URL", "REDRIVE_ISSUE_URL",
 )  # fmt: skip
-# Every variable that begins as ours, of the desk and of workers; also as NAME_FILE. `upgrade --check` names all others.
+# Every variable with Redrive's prefix, of desk and workers; also as NAME_FILE. `upgrade --check` names all others.
 KNOWN = frozenset(
     {
         *(name for name in OF_A_RUN if name.startswith("REDRIVE_")),
@@ -57,9 +61,9 @@ KNOWN = frozenset(
         "REDRIVE_SPOOL_MB", "REDRIVE_SQLITE_CACHE_KB", "REDRIVE_STREAM_MB", "REDRIVE_STRICT", "REDRIVE_TEST_DATABASE",
     }
 )  # fmt: skip
-# Set where SECRET_KEY is a placeholder, because `restore` on an empty machine reads the real one from the backup.
+# Set if SECRET_KEY is a placeholder, because `restore` on an empty machine reads the real one from the backup.
 PLACEHOLDER = "REDRIVE_RESTORING"
-# Set for `up` and, by it, for all that it starts: they have all variables in their environment.
+# Set for `up` and its child processes, which have all variables in their environment.
 IN_RUN = "REDRIVE_IN_RUN"
 
 
@@ -78,28 +82,28 @@ def _made_by_up() -> dict[str, str]:
 
 
 def forget() -> None:
-    """Drop the cached values of `up`, after a change."""
+    """Clear the cached values of `up` after a change."""
     _made_by_up.cache_clear()
 
 
 def use_defaults() -> None:
-    """Ignore every setting of this process and every desk, so that `--help` needs neither."""
+    """Ignore all settings of this process and every desk, so that `--help` requires neither."""
     for name in list(os.environ):
         if name.removesuffix("_FILE") in OF_A_RUN or name.startswith("REDRIVE_"):
             del os.environ[name]
     os.environ["SECRET_KEY"] = secrets.token_urlsafe(50)
     _made_by_up.cache_clear()
-    # No folder of that name is made: nothing is opened.
+    # The folder is never created, because nothing is opened.
     os.environ["REDRIVE_DATA"] = str(default_data_folder() / "of-no-desk")
 
 
 def use_placeholder() -> None:
-    """Let the settings be read without a SECRET_KEY, for `restore` on an empty machine."""
+    """Allow reading the settings without a SECRET_KEY, for `restore` on an empty machine."""
     os.environ["SECRET_KEY"], os.environ[PLACEHOLDER] = secrets.token_urlsafe(50), "1"
 
 
 def get(name: str, default: str = "") -> str:
-    """The value of `name`: from the environment, from `NAME_FILE`, from what `up` made, or the default."""
+    """Return the value of `name`: from the environment, from `NAME_FILE`, from `up.json`, or the default."""
     return _from(os.environ, name) or _from(_made_by_up(), name) or default
 
 
@@ -116,7 +120,7 @@ def _from(place: Mapping[str, str], name: str) -> str:
 
 
 def run_settings() -> dict[str, str]:
-    """Return the variables of this run, for `up.json`: values as they are, files by their absolute path."""
+    """Return the variables of this run for `up.json`: values unchanged, files by absolute path."""
     names = [name for name in OF_A_RUN if os.environ.get(name)]
     files = [f"{name}_FILE" for name in OF_A_RUN if name not in names and os.environ.get(f"{name}_FILE")]
     values = {name: os.environ[name] for name in names} | {
@@ -128,7 +132,7 @@ def run_settings() -> dict[str, str]:
 
 
 def is_given(name: str) -> bool:
-    """Return whether the environment itself sets `name`, as opposed to a value made by `up`."""
+    """Return whether the environment itself sets `name`, as opposed to a value created by `up`."""
     return bool(os.environ.get(name) or os.environ.get(f"{name}_FILE"))
 
 
@@ -136,8 +140,8 @@ def get_list(name: str, default: str = "") -> list[str]:
     return [part.strip() for part in get(name, default).split(",") if part.strip()]
 
 
-# What may follow the `?` of a PostgreSQL URL: libpq's words for TLS, time-outs and who we are. Others are refused by
-# name, because one that is dropped (sslmode!) would be believed to hold.
+# Options allowed after the `?` of a PostgreSQL URL: libpq's for TLS, timeouts and identity. Others are refused by name,
+# because a user would rely on an option that is silently dropped (sslmode!).
 _LIBPQ = frozenset(
     {
         "application_name", "channel_binding", "client_encoding", "connect_timeout", "gssencmode",
@@ -149,7 +153,10 @@ _LIBPQ = frozenset(
 
 
 def database(url: str) -> dict[str, object]:
-    """Django's settings for `DATABASE_URL`: `sqlite:///path` or `postgresql://user:password@host:port/name?sslmode=…`."""
+    """Return Django's settings for `DATABASE_URL`.
+
+    `sqlite:///path` or `postgresql://user:password@host:port/name?sslmode=…`.
+    """
     try:
         parts = service_url.split(url)
         port = str(parts.port or "")
@@ -159,7 +166,7 @@ def database(url: str) -> dict[str, object]:
     if parts.scheme == "sqlite":
         return _sqlite(unquote(parts.path[1:]), options)
     if parts.scheme in {"postgres", "postgresql"}:
-        # A socket's folder cannot stand before the path: libpq takes `?host=/run/postgresql`.
+        # The folder of a socket cannot precede the path: libpq accepts `?host=/run/postgresql`.
         host = options.pop("host", "") or unquote(parts.hostname or "")
         _refuse(options, _LIBPQ)
         if find_spec("psycopg") is None:
@@ -188,20 +195,20 @@ def database(url: str) -> dict[str, object]:
 
 
 def _sqlite(path: str, options: Mapping[str, str]) -> dict[str, object]:
-    """sqlite:///relative and sqlite:////absolute, as everywhere else."""
+    """Return the settings for sqlite:///relative and sqlite:////absolute, with the usual meaning."""
     _refuse(options, frozenset())
     if not path:
         raise Misconfigured("DATABASE_URL names no file: write sqlite:////absolute/path. Nothing was started.")
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": str(Path(path)),
-        # Writers queue for the lock at BEGIN; a read that turned into a write half-way would fail instead.
+        # Writers wait for the lock at BEGIN; a read that becomes a write within a transaction would fail instead.
         "OPTIONS": {
             "transaction_mode": "IMMEDIATE",
             "timeout": 20,
             "init_command": (
                 f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-{_sqlite_cache_kb()}; "
-                # A checkpoint each 16 MB: at SQLite's 4 MB every batch of reports would wait for one.
+                # A checkpoint every 16 MB: with SQLite's default of 4 MB every batch of reports would wait for one.
                 "PRAGMA temp_store=MEMORY; PRAGMA journal_size_limit=67108864; PRAGMA wal_autocheckpoint=4000"
             ),
         },
@@ -210,7 +217,7 @@ def _sqlite(path: str, options: Mapping[str, str]) -> dict[str, object]:
 
 
 def _sqlite_cache_kb() -> int:
-    """Return the cache size of each connection, in kB. Ingest needs room; the web process has a connection a thread."""
+    """Return the cache size per connection in kB. Ingest needs much; the web process has a connection per thread."""
     given = get("REDRIVE_SQLITE_CACHE_KB", "20000")
     if not given.isascii() or not given.isdigit() or not 100 <= int(given) <= 10**7:
         raise Misconfigured("REDRIVE_SQLITE_CACHE_KB must be a number from 100 to 10000000. Nothing was started.")
@@ -221,18 +228,21 @@ def _refuse(options: Mapping[str, str], known: Collection[str]) -> None:
     unknown = sorted(options.keys() - set(known))
     if not unknown:
         return
-    # Only what is written as an option is named: a stray part of a password may stand there too.
+    # Only names in the form of an option are printed, because part of a password may be in that place.
     names = [name for name in unknown if options[name] and re.fullmatch("[a-z_]{3,24}", name)]
     which = f": {', '.join(names)}" if len(names) == len(unknown) else ""
     raise Misconfigured(f"DATABASE_URL has options that are not understood{which}. Nothing was started.")
 
 
-# How mail is sent, by the scheme of EMAIL_URL: its usual port, TLS from the start, TLS after STARTTLS.
+# Scheme of EMAIL_URL -> (default port, TLS from the start, TLS after STARTTLS).
 _MAIL = {"smtp": (25, False, False), "smtps": (465, True, False), "smtp+tls": (587, False, True)}
 
 
 def mail(url: str) -> dict[str, object]:
-    """Django's settings for `EMAIL_URL`: `smtps://user:password@host:465`, `smtp+tls://…` (STARTTLS) or `smtp://…` (plain)."""
+    """Return Django's settings for `EMAIL_URL`.
+
+    `smtps://user:password@host:465`, `smtp+tls://…` (STARTTLS) or `smtp://…` (plain).
+    """
     if not url:
         return {}
     try:
@@ -255,7 +265,7 @@ def mail(url: str) -> dict[str, object]:
     }
 
 
-# The variables of the setting REDRIVE, by its keys.
+# Variables of the setting REDRIVE, by key.
 VARIABLES = {
     "REDIS_URL": "REDRIVE_REDIS_URL",
     "CELERY_BROKER_URL": "CELERY_BROKER_URL",
@@ -271,25 +281,58 @@ VARIABLES = {
     "NEWER_SCHEMA": "REDRIVE_NEWER_SCHEMA",
     "WEBHOOK_ALLOW": "REDRIVE_WEBHOOK_ALLOW",
     "HEARTBEAT_URL": "REDRIVE_HEARTBEAT_URL",
+    "TRACE_URL": "REDRIVE_TRACE_URL",
+    "LOGS_URL": "REDRIVE_LOGS_URL",
+    "SENTRY_URL": "REDRIVE_SENTRY_URL",
+    "ISSUE_URL": "REDRIVE_ISSUE_URL",
     "TRUSTED_PROXIES": "REDRIVE_TRUSTED_PROXIES",
     "SECURITY_CONTACT": "REDRIVE_SECURITY_CONTACT",
+    "OIDC_ISSUER": "REDRIVE_OIDC_ISSUER",
+    "OIDC_CLIENT_ID": "REDRIVE_OIDC_CLIENT_ID",
+    "OIDC_CLIENT_SECRET": "REDRIVE_OIDC_CLIENT_SECRET",
+    "OIDC_NAME": "REDRIVE_OIDC_NAME",
+    "OIDC_SCOPES": "REDRIVE_OIDC_SCOPES",
+    "OIDC_GROUPS_CLAIM": "REDRIVE_OIDC_GROUPS_CLAIM",
+    "OIDC_ROLES": "REDRIVE_OIDC_ROLES",
+    "OIDC_ONLY": "REDRIVE_OIDC_ONLY",
+    "SECOND_FACTOR_FOR": "REDRIVE_SECOND_FACTOR_FOR",
     "URL": "REDRIVE_URL",
 }
 
 
 def redrive() -> dict[str, Any]:
-    """The setting REDRIVE, from its variables. Mail is sent where EMAIL_URL is set."""
+    """Return the setting REDRIVE from its variables. Mail is sent if EMAIL_URL is set."""
     given = {key: get(name) for key, name in VARIABLES.items() if get(name)}
     try:
-        return desk_settings.parse(
+        found = desk_settings.parse(
             {"REDIS_URL": get("REDIS_URL"), "SENDS_MAIL": bool(get("EMAIL_URL")), **given}, VARIABLES
         )
     except desk_settings.BadSetting as error:
         raise Misconfigured(f"{error} Nothing was started.") from error
+    if why := _why_no_sign_on(found):
+        raise Misconfigured(f"{why} Nothing was started.")
+    return found
+
+
+def _why_no_sign_on(found: Mapping[str, Any]) -> str:
+    """Return what these settings lack for a sign-in with the provider; "" if nothing."""
+    if not found["OIDC_ISSUER"]:
+        return "REDRIVE_OIDC_ONLY needs REDRIVE_OIDC_ISSUER, or no one can log in." if found["OIDC_ONLY"] else ""
+    missing = [VARIABLES[key] for key in ("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET", "OIDC_ROLES") if not found[key]]
+    if missing:
+        return f"REDRIVE_OIDC_ISSUER needs {' and '.join(missing)} too."
+    if find_spec("authlib") is None or find_spec("joserfc") is None:
+        return "REDRIVE_OIDC_ISSUER is set, and Authlib is not installed: run `pip install 'redrive[oidc]'`."
+    return ""
+
+
+def cookie_suffix(secret_key: str) -> str:
+    """Return the suffix of a desk's cookie names under `up`; "" for a deployment."""
+    return f"-{hashlib.sha256(f'cookies {secret_key}'.encode()).hexdigest()[:8]}" if os.environ.get(IN_RUN) else ""
 
 
 def is_secret_in(text: str) -> bool:
-    """Return whether `text` has the password of DATABASE_URL, or the value of one of its options."""
+    """Return whether `text` contains the password of DATABASE_URL, or the value of one of its options."""
     try:
         parts = service_url.split(get("DATABASE_URL"))
     except service_url.Unreadable:
@@ -298,12 +341,12 @@ def is_secret_in(text: str) -> bool:
     return any(secret and secret in text for secret in secrets)
 
 
-# The first run of `up`, before Django can read its settings: the data folder, and the secrets that it makes. They are
-# stored in `<data>/up.json`, mode 0600, so that the next run and a second terminal find the same desk.
+# The first run of `up`, before Django can read its settings: creates the data folder and the secrets. They are stored
+# in `<data>/up.json`, mode 0600, so that the next run and a second terminal find the same desk.
 
 
 def prepare_first_run(arguments: list[str]) -> None:
-    """Make the data folder (0700) and what is missing of the secrets; raises Misconfigured with a sentence."""
+    """Create the data folder (0700) and missing secrets. Raises Misconfigured."""
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--data")
     options.add_argument("--watch")
@@ -312,10 +355,11 @@ def prepare_first_run(arguments: list[str]) -> None:
         os.environ["REDRIVE_DATA"] = str(Path(chosen).resolve())
     os.environ[IN_RUN] = "1"
     forget()
-    os.umask(0o077)  # whatever is made from here on, database and logs included, is its owner's alone
+    os.umask(0o077)  # files created from here on, including database and logs, are only accessible to their owner
     folder = data_folder()
-    # Relative for us is relative for the processes that we start, which run elsewhere.
+    # Relative to this process's folder; the processes that it starts run elsewhere.
     os.environ["REDRIVE_DATA"] = str(folder)
+    _make_paths_absolute()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -336,6 +380,15 @@ def prepare_first_run(arguments: list[str]) -> None:
         _watch_broker(folder, given.watch)
 
 
+def _make_paths_absolute() -> None:
+    for name in ("REDRIVE_SOURCES", *(f"{one}_FILE" for one in KNOWN.union(OF_A_RUN))):
+        if path := os.environ.get(name):
+            os.environ[name] = str(Path(path).resolve())
+    url = os.environ.get("DATABASE_URL", "")
+    if re.match("sqlite:///[^/?#]", url):
+        os.environ["DATABASE_URL"] = f"sqlite:///{quote(str(Path.cwd()))}/{url.removeprefix('sqlite:///')}"
+
+
 def _watch_broker(folder: Path, url: str) -> None:
     """Make the broker at this URL the only source, in guest mode. Raises Misconfigured."""
     if is_given("REDRIVE_SOURCES"):
@@ -349,7 +402,7 @@ def _watch_broker(folder: Path, url: str) -> None:
     path = folder / "watch.toml"
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # the URL has a password
-        # A JSON string is one of TOML, too.
+        # A JSON string is also a valid TOML string.
         file.write(f'[sources.celery]\nbackend = "celery"\nurl = {json.dumps(url)}\nguard = false\n')
     os.environ["REDRIVE_SOURCES"] = str(path)
     os.environ.pop("CELERY_BROKER_URL", None)
@@ -367,7 +420,7 @@ def read_made(folder: Path) -> dict[str, Any]:
 
 
 def write_made(folder: Path, made: dict[str, Any]) -> None:
-    """Replace `up.json` in one step: a crash leaves the old one or the new one, never half of it."""
+    """Replace `up.json` atomically: a crash leaves the old or the new content."""
     path = folder / "up.json"
     fresh = path.with_name(f"up.json.{os.getpid()}")
     try:

@@ -1,6 +1,6 @@
-"""Children of `up` that are forked from it instead of being started as commands: they share what it has loaded.
+"""Child processes that `up` forks instead of starting commands, so that they share its loaded modules.
 
-That spares each of them the imports, which take a second and 50 MB. `up` has one thread, so that a fork is safe at any time.
+This saves each of them the imports, which take a second and 50 MB. `up` has one thread, so forking is always safe.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from jobs_admin.core.child_process import die_with_parent
 from jobs_admin.installation import ROOT
 
 _MOST_FILES = 65_536
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of malloc.h
-# Looked up before any fork, as in `child_process`.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # constants of malloc.h
+# Loaded before any fork, as in `child_process`.
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Fork:
-    """A child process that runs a function; for the supervisor what `subprocess.Popen` is. Its output goes to a pipe."""
+    """Child process that runs a function, with the interface of `subprocess.Popen`. Its output goes to a pipe."""
 
     def __init__(
         self, name: str, run: Callable[[], object], environment: Mapping[str, str], keep: tuple[int, ...]
     ) -> None:
-        connections.close_all()  # a connection shared by two processes would mix their answers
+        connections.close_all()  # a shared connection would mix the answers of two processes
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
@@ -69,7 +69,7 @@ class Fork:
 
 
 def freeze() -> None:
-    """Keep the collector from what is loaded now: it would write to it in each fork, and so make a copy of it."""
+    """Exclude loaded objects from garbage collection, which would write to and so copy their pages in each fork."""
     gc.collect()
     gc.freeze()
 
@@ -82,21 +82,21 @@ def _run(
     output: int,
     parent: int,
 ) -> NoReturn:
-    """The life of the child. The frames of `up` below this one stay, so that nothing closes its files by their old numbers."""
+    """Run the child. The frames of `up` below this one stay, so that nothing closes its files by their old numbers."""
     code = 1
     try:
         os.setpgid(0, 0)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         die_with_parent()
-        if os.getppid() != parent:  # it died before we could ask to die with it
+        if os.getppid() != parent:  # the parent died before the death signal was set
             os._exit(1)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for there, here in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(there, here)
         _close_all_but(keep)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:  # as `ps` and `top` show it
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:  # name in `ps` and `top`
             file.write(name)
         os.environ.update(environment)
         os.chdir(ROOT)
@@ -126,8 +126,9 @@ def _close_all_but(keep: tuple[int, ...]) -> None:
 
 
 def use_one_heap() -> None:
-    """One heap for all threads, which gives back what a large page needed: each thread would keep its own. It keeps what an
-    ordinary page needs: to ask the system for that again took a fifth of each.
+    """Use one heap for all threads, which returns the memory of large pages: otherwise each thread would keep its own.
+
+    It retains the memory of an ordinary page: requesting that from the system took a fifth of each page's time.
     """
     if _libc is not None and hasattr(_libc, "mallopt"):
         for name, value in ((_M_ARENA_MAX, 1), (_M_TRIM_THRESHOLD, 1 << 20), (_M_MMAP_THRESHOLD, 1 << 20)):
@@ -135,7 +136,7 @@ def use_one_heap() -> None:
 
 
 def read_settings() -> None:
-    """Read the settings again, after the environment has changed. Nothing may be connected."""
+    """Read the settings again after a change of the environment. No connection may be open."""
     module = importlib.reload(importlib.import_module(settings.SETTINGS_MODULE))
     for name in dir(module):
         if name.isupper():
@@ -144,7 +145,7 @@ def read_settings() -> None:
     for alias in connections.settings:
         with contextlib.suppress(AttributeError):  # not used yet
             del connections[alias]
-    connections._settings = None  # else Django configures the databases of before again
+    connections._settings = None  # otherwise Django uses the former databases
     del connections.settings
     for cached in (config.sources, config.store, config.adapter, config.payload_keys):
         cached.cache_clear()

@@ -14,7 +14,7 @@ class Progress:
         self._next = time.monotonic() + _EVERY_S
 
     def __call__(self, what: str, done: int, total: int | None = None) -> None:
-        """Report `done` bytes, of `total` where that is known."""
+        """Report `done` bytes, of `total` if known."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY_S

@@ -1,8 +1,9 @@
-"""Ends the processes of a desk whose `up` was killed without a chance to do so itself.
+"""Termination of a desk's processes after its `up` was killed.
 
-Run as a script by the supervisor, in a process group of its own. It reads process groups from its standard input,
-one a line (`+123` started, `-123` ended); when the input ends, `up` is gone, and what is left of them goes too.
-The kernel's parent-death signal is not enough: it does not exist on macOS, and a pool's children outlive their parent.
+The supervisor runs this file as a script, in its own process group. It reads process groups from standard input, one
+per line (`+123` started, `-123` ended); at the end of the input `up` is gone, and the remaining groups are terminated.
+The kernel's parent-death signal is not sufficient: it does not exist on macOS, and children of a pool outlive their
+parent.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def alive(group: int) -> bool:
 
 
 def end(groups: set[int]) -> None:
-    """Ask them to end, in vain after two seconds, then make them."""
+    """Terminate the groups, and kill those that have not ended after two seconds."""
     for group in groups:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGTERM)

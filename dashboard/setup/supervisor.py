@@ -1,8 +1,8 @@
-"""Starts, watches and ends the processes of `up`. None of them outlives it, however it ends.
+"""Start, supervision and termination of the processes of `up`, none of which outlives it.
 
-Three lines of defence: `stop` ends them in order; `reaper.py` ends their process groups when this process was killed;
-on Linux the kernel ends the direct children when reaper and supervisor die together.
-One thread: forking with `preexec_fn` is only safe without others, so output is read between the waits (`turn`).
+Three mechanisms: `stop` terminates them in order; `reaper.py` terminates their process groups if this process was
+killed; on Linux the kernel kills the direct children if reaper and supervisor die together. There is one thread,
+because forking with `preexec_fn` is only safe without others, so output is read between the waits (`turn`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dashboard.setup.engine import die_with_parent
 from dashboard.setup.forks import Fork
 from jobs_admin.installation import ROOT
 
-LOG_BYTES = 5 * 1024 * 1024  # a log and the one before it: at most twice this per process
+LOG_BYTES = 5 * 1024 * 1024  # size of a log; with the previous one at most twice this per process
 TURN_S = 0.1
 LONGEST_BACKOFF_S = 30.0
 STEADY_AFTER_S = 60.0
@@ -31,35 +31,35 @@ _LOUD = re.compile(r"\b(ERROR|CRITICAL)\b|^\w*(Error|Exception): ")
 
 
 QUIET_S = 60.0
-REPORT_S = 15.0  # between two reports that it still waits
+REPORT_S = 15.0  # seconds between two reports of a wait
 
 
 class StartFailed(Exception):
-    """A process did not start. The message has its name, the reason, and the end of its log."""
+    """A process did not start. The message contains its name, the reason, and the end of its log."""
 
 
 class Stopping(BaseException):
-    """The request to end (Ctrl-C, SIGTERM, SIGHUP)."""
+    """Request to terminate (Ctrl-C, SIGTERM, SIGHUP)."""
 
 
 @dataclass
 class Child:
-    """One process, its log, and what is to happen when it ends."""
+    """Child process with its log and restart behaviour."""
 
     name: str
     command: list[str] | Callable[[], object]  # a function runs in a fork of this process
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     patience_s: float = 4.0
-    is_once: bool = False  # it does one thing and ends; not restarted
-    done: Path | None = None  # made when a child that runs once has ended well
-    pass_fds: tuple[int, ...] = ()  # open files that it inherits, under the same numbers
-    speaks: bool = True  # its errors are said in the terminal (not of a shop that fails on purpose)
+    is_once: bool = False  # runs once; not restarted
+    done: Path | None = None  # file created when a child that runs once has succeeded
+    pass_fds: tuple[int, ...] = ()  # inherited descriptors, under the same numbers
+    speaks: bool = True  # its errors are printed in the terminal (not for a shop that fails on purpose)
     process: subprocess.Popen[bytes] | Fork | None = None
     started_at: float = 0.0
-    exit_code: int | None = None  # of its last end
+    exit_code: int | None = None  # of its latest run
     failures: int = 0
-    due_at: float | None = None  # when it is started again
+    due_at: float | None = None  # time of its restart
     unfinished_line: bytes = b""
     reported_at: float = float("-inf")
 
@@ -79,22 +79,22 @@ class Supervisor:
     def __init__(self, logs: Path, report: Callable[[str], None], keep_open: Iterable[int] = ()) -> None:
         self.logs = logs
         self.report = report
-        self.keep_open = tuple(keep_open)  # descriptors that the reaper holds until everything is gone
+        self.keep_open = tuple(keep_open)  # descriptors held by the reaper until every process has ended
         self.children: list[Child] = []
         self.selector = selectors.DefaultSelector()
         self.reaper: subprocess.Popen[bytes] | None = None
         self.groups: set[int] = set()
         self.is_wished_to_stop = False
         self.is_stopping = False
-        self.restarts = False  # from when everything has started: before that, an end is a failed start
+        self.restarts = False  # False during the start, when the end of a process is a failed start
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     # Starting -----------------------------------------------------------------------------------------------------
 
     def heed_signals(self) -> None:
-        """Make the next `turn` raise Stopping after the first Ctrl-C, SIGTERM or SIGHUP; more signals end the patience.
+        """Make the next `turn` raise Stopping after the first Ctrl-C, SIGTERM or SIGHUP; further signals skip the wait.
 
-        Not raised where the signal finds us: inside a finalizer Python swallows the exception, and the wish is lost.
+        Not raised in the signal handler: within a finalizer Python swallows the exception, and the request is lost.
         """
 
         def heed(number: int, frame: object) -> None:
@@ -111,7 +111,7 @@ class Supervisor:
             self.children.append(child)
         child.due_at = None
         child.started_at = time.monotonic()
-        with contextlib.suppress(OSError):  # pages and messages name the log also where nothing was said yet
+        with contextlib.suppress(OSError):  # pages and messages name the log even if it is empty
             os.close(os.open(child.log, os.O_WRONLY | os.O_CREAT, 0o600))
         child.process = self._begin(child)
         self.mind(child.process.pid)
@@ -130,13 +130,13 @@ class Supervisor:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            process_group=0,  # so that its own children can be found, and Ctrl-C reaches only us
+            process_group=0,  # so that its own children can be found, and Ctrl-C only reaches this process
             pass_fds=child.pass_fds,
             preexec_fn=die_with_parent,
         )
 
     def mind(self, group: int) -> None:
-        """Have the reaper end this process group when we are killed."""
+        """Let the reaper terminate this process group if this process is killed."""
         self.groups.add(group)
         if self.reaper is None or self.reaper.poll() is not None:
             self._start_reaper()
@@ -160,7 +160,7 @@ class Supervisor:
     def _write_to_reaper(self, text: str) -> None:
         if self.reaper is None or self.reaper.stdin is None:
             return
-        with contextlib.suppress(OSError):  # it died: the next turn starts another
+        with contextlib.suppress(OSError):  # the reaper died: the next turn starts another
             self.reaper.stdin.write(text.encode())
             self.reaper.stdin.flush()
 
@@ -175,9 +175,9 @@ class Supervisor:
         every_s: float = TURN_S,
         quiet_s: float = QUIET_S,
     ) -> None:
-        """Go on when it is true, however long a busy machine takes.
+        """Wait until the condition is true, without a deadline, since the machine may be busy.
 
-        Raises StartFailed if one of the children it needs ends, or if `progress` gave the same value for `quiet_s`.
+        Raises StartFailed if one of the required children ends, or if `progress` returns the same value for `quiet_s`.
         """
         needs = list(needs)
         quiet = Quiet()
@@ -201,18 +201,18 @@ class Supervisor:
             self.turn(every_s)
 
     def processor_s(self, child: Child) -> float:
-        """Seconds of processor that the living processes of this child's group have used; 0 where none lives."""
+        """Return the processor time in seconds of the living processes in this child's group; 0 if there are none."""
         return processor_s(child.process.pid) if child.process is not None else 0.0
 
     def keep_running(self) -> None:
-        """Start again every child that ends, also one that ended after its start was waited for."""
+        """Restart every child that ends from now on, including one that ended after its start."""
         self.restarts = True
         for child in self.children:
             if child.process is None and not child.is_once:
                 child.due_at = time.monotonic()
 
     def turn(self, wait_s: float = TURN_S) -> None:
-        """Read the output of the children, and start again those that died. Raises Stopping after a signal."""
+        """Read the output of the children, and restart those that died. Raises Stopping after a signal."""
         for key, _ in self.selector.select(wait_s):
             self._read(key.data, key.fileobj)
         if self.is_wished_to_stop:
@@ -249,7 +249,7 @@ class Supervisor:
         try:
             with open(os.open(child.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
                 file.write(chunk)
-        except OSError as error:  # a full disk must not end the desk
+        except OSError as error:  # a full disk must not stop the desk
             if time.monotonic() - child.reported_at > 60:
                 child.reported_at = time.monotonic()
                 self.report(f"{child.name}: its log cannot be written ({error.strerror}).")
@@ -264,7 +264,7 @@ class Supervisor:
         assert child.process is not None
         code, group = child.process.returncode, child.process.pid
         self._drain(child)
-        _signal_group(group, signal.SIGKILL)  # children that it left behind
+        _signal_group(group, signal.SIGKILL)  # its remaining children
         self.forget(group)
         child.process, child.exit_code = None, code
         if self.is_stopping:
@@ -283,7 +283,7 @@ class Supervisor:
         self.report(f"{child.name} ended (exit {code}); starting it again in {delay:.0f} s. Its log: {child.log}")
 
     def _drain(self, child: Child) -> None:
-        """Read the last output of a child. Its own children may still have the pipe open: never wait for its end."""
+        """Read the last output of a child, but not to the end of the pipe, which its own children may hold open."""
         assert child.process is not None
         pipe = child.process.stdout
         if pipe is None or pipe.closed:
@@ -298,7 +298,7 @@ class Supervisor:
     # Ending -------------------------------------------------------------------------------------------------------
 
     def stop(self, child: Child) -> None:
-        """End one child: asked first, made to after its patience, its own children with it."""
+        """Terminate one child and its own children; kill them after its grace period."""
         child.due_at = None
         process = child.process
         if process is None:
@@ -315,18 +315,18 @@ class Supervisor:
         child.process = None
 
     def _pump(self) -> None:
-        # Its pipe must go on being read, or a talkative child could not end.
+        # Its pipe must still be read, otherwise a child with much output could not end.
         for key, _ in self.selector.select(0.05):
             self._read(key.data, key.fileobj)
 
     def stop_all(self) -> None:
-        """End every child, the last started first."""
+        """Terminate every child, in reverse order of their start."""
         self.is_stopping = True
         for child in reversed(self.children):
             self.stop(child)
 
     def release(self) -> None:
-        """Let the reaper go, after everything has ended."""
+        """Stop the reaper, after everything has ended."""
         if self.reaper is not None and self.reaper.stdin is not None:
             with contextlib.suppress(OSError):
                 self.reaper.stdin.close()
@@ -335,7 +335,7 @@ class Supervisor:
 
 
 class Quiet:
-    """The time without a change of a value, in seconds of observation: a stall of the observer does not count."""
+    """Time without a change of a value, in seconds of observation: a stall of the observer does not count."""
 
     MOST_PER_CHECK_S = 2.0
 
@@ -345,7 +345,7 @@ class Quiet:
         self.last: float | None = None
 
     def since(self, value: Callable[[], object], now: float) -> float:
-        """Seconds without a change until `now` (any clock that only goes forward). The value is read once a second."""
+        """Return the seconds without a change until `now` (monotonic). The value is read once per second."""
         if self.last is not None and now - self.last < 1.0:
             return self.quiet_s
         passed_s = now - self.last if self.last is not None else 0.0
@@ -357,7 +357,7 @@ class Quiet:
 
 
 def processor_s(group: int) -> float:
-    """Seconds of processor that the living processes of a process group have used."""
+    """Return the processor time in seconds of the living processes in a process group."""
     if not os.path.exists("/proc/self/stat"):
         return _processor_s_by_ps(group)
     ticks = 0
@@ -372,7 +372,7 @@ def processor_s(group: int) -> float:
 
 
 def _processor_s_by_ps(group: int) -> float:
-    """As `ps` says it, `[[dd-]hh:]mm:ss[.cc]` a process: macOS has no /proc."""
+    """Return it as reported by `ps`, `[[dd-]hh:]mm:ss[.cc]` per process: macOS has no /proc."""
     lines = subprocess.run(["ps", "-A", "-o", "pgid=,time="], capture_output=True, text=True, check=False).stdout
     found = 0.0
     for line in lines.splitlines():
@@ -386,7 +386,7 @@ def _processor_s_by_ps(group: int) -> float:
 
 
 def _inherited() -> dict[str, str]:
-    # Celery loads Django into any worker that finds this set: the demo's is a user's worker, and has none.
+    # Celery loads Django into any worker with this variable; the demo's worker represents a user's, without it.
     return {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
 
 

@@ -1,7 +1,7 @@
-"""The chart kit of every picture over time: scales, ticks, shapes, and the values that are read out.
+"""Chart kit for all charts over time: scales, ticks, shapes, and values for the script.
 
-Shapes are drawn in a box of SIZE by SIZE that is stretched; words are placed in per cent, so that text is not stretched.
-`static/redrive/js/charts.js` reads out the values at the pointer, or at the position of the arrow keys.
+Shapes are drawn in a box of SIZE by SIZE that is stretched; text is positioned in per cent so that it is not stretched.
+`static/redrive/js/charts.js` shows the values at the pointer, or at the position of the arrow keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from dashboard.web.moments import local
 
 SIZE = 1000
-_FILLED = 0.96  # of the height, by the top: a line on the upper edge would be cut
+_FILLED = 0.96  # of the height: a line on the upper edge would be clipped
 _DAY = 86_400
 _EVERY = (10, 30, 60, 300, 900, 1800, 3600, 7200, 14_400, 28_800, _DAY, *(n * _DAY for n in (2, 7, 14, 30, 60)))
 
@@ -30,7 +30,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The scale from left to right, from `since` to `until` in unix seconds."""
+    """Horizontal scale from `since` to `until` in unix seconds."""
 
     since: float
     until: float
@@ -40,7 +40,7 @@ class Times:
         return cls(since.timestamp(), until.timestamp())
 
     def part(self, at: float | datetime) -> float:
-        """0 at the left edge, 1 at the right; what lies outside is at the edge."""
+        """Return the position: 0 at the left edge, 1 at the right; values outside are at the edge."""
         moment = at.timestamp() if isinstance(at, datetime) else at
         return min(max((moment - self.since) / ((self.until - self.since) or 1), 0.0), 1.0)
 
@@ -51,10 +51,10 @@ class Times:
         return round(self.part(at) * 100, 2)
 
     def ticks(self, most: int = 8) -> list[Tick]:
-        """Round moments in the zone of the page, at most `most`; none so close to an edge that its words would be cut."""
+        """Return at most `most` round times in the zone of the page, none whose label an edge would clip."""
         span = self.until - self.since
         every = next((step for step in _EVERY if span / step <= most), _EVERY[-1])
-        # By the clock on the wall, so that a day begins at midnight after a change of clocks, too.
+        # In local time, so that days begin at midnight also after a change to or from daylight saving time.
         begins = local(datetime.fromtimestamp(self.since, UTC))
         wall = begins.replace(tzinfo=UTC).timestamp()
         first, last = -int(-wall // every) * every, int(wall + span) + 2 * every
@@ -71,14 +71,14 @@ def _words(moment: datetime, every: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Heights:
-    """The scale from the ground to `top`; on a steep one each step up is ten times the one below."""
+    """Vertical scale from the ground to `top`; if steep, each step up is ten times the one below."""
 
     top: float
     is_steep: bool = False
     filled: float = _FILLED
 
     def part(self, value: float) -> float:
-        """0 on the ground, 1 at the top."""
+        """Return the position: 0 on the ground, 1 at the top."""
         value = min(max(value, 0.0), self.top)
         return math.log1p(value) / math.log1p(self.top) if self.is_steep else value / self.top
 
@@ -86,19 +86,27 @@ class Heights:
         return round(SIZE - self.part(value) * SIZE * self.filled)
 
     def per_cent(self, value: float) -> float:
-        """From the upper edge, for words."""
+        """Return the position of text, in per cent from the upper edge."""
         return round(100 - self.part(value) * 100 * self.filled, 2)
 
 
 def round_up(value: float) -> float:
-    """The next of 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten whose half is whole too."""
+    """Return the next of 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten whose half is an integer."""
     power = 10 ** (len(str(int(value))) - 1)
     tops = (n * power for n in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10))
     return next(int(top) for top in tops if top >= value and top % 2 == 0)
 
 
+def round_rate(value: float) -> float:
+    """Return the next of 1, 1.5, 2, 3, 4, 5, 6, 8 times a power of ten, also below 1."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(n * power for n in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if n * power >= value * 0.9999)
+
+
 def levels(top: float) -> list[str]:
-    """Return the words of the axis from above: `top`, its half and the ground. `top` is of `round_up`."""
+    """Return the axis labels from the top: `top`, its half, the ground. `top` is from `round_up` or `round_rate`."""
     return [f"{value:,.10g}" for value in (top, top / 2, 0)]
 
 
@@ -106,17 +114,17 @@ def levels(top: float) -> list[str]:
 
 
 def line(points: Iterable[tuple[float, float | None]]) -> str:
-    """A path through (x, y), broken where y is None."""
+    """Return a path through (x, y), broken where y is None."""
     return "".join(f"M{_joined(run)}" for run in runs(points))
 
 
 def area(points: Iterable[tuple[float, float | None]]) -> str:
-    """The area between the same line and the ground."""
+    """Return the area between such a line and the ground."""
     return "".join(f"M{run[0][0]:g} {SIZE}L{_joined(run)}L{run[-1][0]:g} {SIZE}z" for run in runs(points))
 
 
 def runs(points: Iterable[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
-    """The pieces of a line that is broken where y is None. A piece of one point is drawn as a dot."""
+    """Return the segments of a line broken where y is None. A segment of one point is drawn as a dot."""
     found: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if y is None:
@@ -131,7 +139,7 @@ def _joined(run: Sequence[tuple[float, float]]) -> str:
 
 
 def steps(spans: Iterable[tuple[float, float, float | None]]) -> str:
-    """A line of steps through (left, right, y), broken where y is None."""
+    """Return a step line through (left, right, y), broken where y is None."""
     parts, height = [], None
     for left, right, y in spans:
         if y is not None:
@@ -141,7 +149,7 @@ def steps(spans: Iterable[tuple[float, float, float | None]]) -> str:
 
 
 def outline(spans: Iterable[tuple[float, float, float]]) -> str:
-    """The filled outline of steps (left, right, y), from left to right; on the ground where there is none."""
+    """Return the filled outline of steps (left, right, y), from left to right; on the ground where there is none."""
     parts, end = [f"M0 {SIZE}"], 0.0
     for left, right, y in spans:
         if left > end:
@@ -152,20 +160,20 @@ def outline(spans: Iterable[tuple[float, float, float]]) -> str:
 
 
 def bars(counts: Sequence[float], heights: Heights, *, below: Sequence[float] | None = None, wide: float = 0.86) -> str:
-    """A bar for each count, on top of what is `below`; `wide`: of its step."""
+    """Return a bar per count, on top of `below`; `wide`: fraction of its step."""
     each = SIZE / max(len(counts), 1)
     found = []
     for n, count in enumerate(counts):
         if count:
             low = below[n] if below else 0
             ground, top = heights.y(low) if low else SIZE, heights.y(low + count)
-            # One is visible beside a thousand.
+            # A count of one stays visible beside a thousand.
             tall = max(ground - top, 8 if not low else 0)
             found.append(f"M{n * each:.4g} {ground}v-{tall}h{each * wide:.4g}v{tall}z")
     return "".join(found)
 
 
-# -- what is read out -------------------------------------------------------------------------------------------------
+# -- values for the script ------------------------------------------------------------------------------------------
 
 
 def reading(
@@ -179,11 +187,11 @@ def reading(
     gaps: Sequence[tuple[float, float, str]] = (),
     zooms: bool = False,
 ) -> str:
-    """The values of a picture for the script, as JSON: of each series by name, a value a step; a text is read as it is.
+    """Return the values of a chart for the script, as JSON: per series by name, one value per step; texts unchanged.
 
-    `at`: when each step begins, in unix seconds; evenly over `times` where it is not given. Without `times` the steps stand
-    side by side, or each at its part of the width (`lefts`), and are named by `labels`. `reach`: for how long a value holds, in
-    seconds or as a part of the width; until the next where it is not given.
+    `at`: start of each step in unix seconds; by default evenly over `times`. Without `times` the steps are side by
+    side, or at `lefts` as fractions of the width, and labelled by `labels`. `reach`: how long a value holds, in seconds
+    or as a fraction of the width; by default until the next.
     """
     document: dict[str, object] = {"series": {name: list(values) for name, values in series.items()}}
     if times is not None:

@@ -1,7 +1,7 @@
-"""Differences of two texts or two JSON values, side by side: the lines around a change, and "…" for the rest.
+"""Differences of two texts or two JSON values, side by side: lines around each change, and "…" for the rest.
 
-JSON is compared by its structure, not by its lines: what is the same is passed over however large it is, a field that
-moved has not changed, and of an entry that was put into a list only that entry is new.
+JSON is compared by structure, not by line: equal parts are skipped at any size, a moved field is not a change, and only
+the inserted entry of a list is new.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from itertools import islice
 
 from jobs_admin.core.redacted_view import Piece
 
-CONTEXT = 3  # lines kept around a change
+CONTEXT = 3  # lines shown around a change
 MOST_ROWS = 600
-MOST_LINES = 4_000  # of a text; a longer one is compared by its head and its end
-LONGEST_MARKED = 600  # characters of a line in which single words are marked
+MOST_LINES = 4_000  # lines of a text; a longer one is compared by its head and tail
+LONGEST_MARKED = 600  # characters of a line in which changed words are marked
 LONGEST_VALUE = 2_000  # characters of a value in a row
-MOST_ALIGNED = 2_000  # entries of two lists that are matched by what they hold; beyond, by their place
+MOST_ALIGNED = 2_000  # entries of two lists matched by content; beyond, by position
 DEEPEST = 80
-DEEPEST_INDENT = 8  # classes of the style sheet; deeper rows stand under each other
+DEEPEST_INDENT = 8  # classes of the style sheet; deeper rows are not indented further
 
-Words = tuple[tuple[str, bool], ...]  # (text, whether it is what changed)
+Words = tuple[tuple[str, bool], ...]  # (text, whether it changed)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line on both sides. `left` or `right` is None where that side has no such line."""
+    """A line on both sides. `left` or `right` is None if that side has no such line."""
 
     what: str  # same, open, changed, added, removed, gap
     left: Words | None = None
     right: Words | None = None
     level: int = 0
-    count: int = 0  # of a gap: lines that are the same
+    count: int = 0  # of a gap: number of equal lines
 
     @property
     def indent(self) -> int:
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    rows: list[Row]  # empty where nothing differs
+    rows: list[Row]  # empty if nothing differs
     is_cut: bool = False  # there are more than MOST_ROWS
 
     @property
@@ -67,15 +67,15 @@ def _cut(rows: Iterator[Row]) -> Difference:
 
 
 def _with_gaps(rows: Iterator[Row]) -> Iterator[Row]:
-    """Rows far from every change become one that says how many they were. Holds no more of them than it shows."""
-    waiting: deque[Row] = deque()  # the same on both sides, after the context of the last change
+    """Replace rows far from every change by gaps with their number. Buffers no more rows than are shown."""
+    waiting: deque[Row] = deque()  # equal rows after the context of the last change
     left_out = 0
-    after = 0  # rows that still belong to the context of a change
+    after = 0  # rows left in the context after a change
     for row in rows:
         if row.what != "same":
             yield from _gap(left_out, waiting)
             left_out = 0
-            # The name of what is opened is a context of its own.
+            # The name of an opened entry has its own context.
             after = after if row.what == "open" else CONTEXT
             yield row
         elif after:
@@ -86,7 +86,7 @@ def _with_gaps(rows: Iterator[Row]) -> Iterator[Row]:
             if len(waiting) > CONTEXT + 1:
                 waiting.popleft()
                 left_out += 1
-    # After the last change nothing is a context of the next.
+    # After the last change, no row is context of a next one.
     if left_out + len(waiting) == 1:
         yield from waiting
     elif waiting:
@@ -94,7 +94,7 @@ def _with_gaps(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _gap(left_out: int, waiting: deque[Row]) -> Iterator[Row]:
-    """Yield a gap row for the omitted rows, then those that stay; a single row is shown instead of a gap."""
+    """Yield a gap for the omitted rows, then the remaining rows; a single row is shown instead of a gap."""
     if left_out:
         if len(waiting) > CONTEXT:
             waiting.popleft()
@@ -126,7 +126,7 @@ def _text_rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Row]:
 
 
 def _opcodes(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """As difflib's, after what both begin and end with: that is nearly all, and matching takes its time squared."""
+    """Return difflib's opcodes after removing the common prefix and suffix, since matching takes quadratic time."""
     begin = 0
     while begin < min(len(left), len(right)) and left[begin] == right[begin]:
         begin += 1
@@ -163,7 +163,7 @@ _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 
 
 def _marked(left: str, right: str) -> tuple[Words, Words]:
-    """Both lines with the words that differ marked; unmarked where they have little in common."""
+    """Return both lines with differing words marked; unmarked if they have little in common."""
     if len(left) > LONGEST_MARKED or len(right) > LONGEST_MARKED:
         return _plain(left), _plain(right)
     one, other = _TOKEN.findall(left), _TOKEN.findall(right)
@@ -182,7 +182,7 @@ def _marked(left: str, right: str) -> tuple[Words, Words]:
 
 
 def _value_rows(name: str, left: Piece, other_name: str, right: Piece, level: int) -> Iterator[Row]:
-    """The rows of an entry that is on both sides, under its name on each."""
+    """Yield the rows of an entry that is on both sides, under its name on each."""
     if left.same(right):
         line = _line(name, left)
         yield Row("same", _plain(line), _plain(_line(other_name, right)), level)
@@ -192,7 +192,7 @@ def _value_rows(name: str, left: Piece, other_name: str, right: Piece, level: in
         inner = level + bool(name or other_name)
         yield from (_field_rows if left.kind == "object" else _element_rows)(left, right, inner)
     elif left.kind == right.kind == "hidden":
-        # Both are hidden, and they differ: that much is told, and nothing else.
+        # Both are redacted and differ: only that is shown.
         yield Row(
             "changed", _plain(_line(name, left)), ((_line(other_name, right), False), (" (another value)", True)), level
         )
@@ -240,7 +240,7 @@ def _alignment(left: list[Piece], right: list[Piece]) -> list[tuple[str, int, in
 
 
 def _branch(name: str, piece: Piece, what: str, level: int) -> Iterator[Row]:
-    """An entry that only one side has, with all that is in it."""
+    """Yield the rows of an entry that only one side has, including everything below it."""
 
     def row(text: str, at: int) -> Row:
         return Row(what, _plain(text), None, at) if what == "removed" else Row(what, None, _plain(text), at)

@@ -1,68 +1,44 @@
-"""Numbers, spans and times as people read them."""
+"""Figures and times for templates: `core.figures` with `–` for None, and times in the zone of the page."""
 
 from __future__ import annotations
 
 import datetime as dt
+from functools import lru_cache
 
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from dashboard.web import moments
+from jobs_admin.core import figures
 
 
 def number(value) -> str:
-    """12304 -> 12,304; 3.14159 -> 3.1; None -> –."""
+    """Return a count, `–` for None; anything that is not a number is unchanged."""
     if value is None or value == "":
         return "–"
-    if isinstance(value, float) and not value.is_integer():
-        return f"{value:,.1f}" if abs(value) < 100 else f"{value:,.0f}"
     try:
-        return f"{int(value):,}"
+        return figures.count(value)
     except (TypeError, ValueError):
         return str(value)
 
 
 def percent(value) -> str:
-    """0.1234 -> 12 %; a little is never nothing: 0.001 -> <1 %."""
+    return "–" if value is None else figures.percent(value)
+
+
+def duration(value) -> str:
+    """Return seconds, or a timedelta, in words; `–` for None."""
     if value is None:
         return "–"
-    if 0 < value < 0.01:
-        return "<1 %"
-    if 0.99 < value < 1:
-        return ">99 %"
-    return f"{value * 100:.0f} %"
+    return figures.duration(value.total_seconds() if isinstance(value, dt.timedelta) else float(value))
 
 
 _SAME_YEAR = 330  # days
 _UNITS = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
-def duration(value) -> str:
-    """Seconds (or a timedelta) in words: 0.042 -> 42 ms; 75 -> 1 min 15 s; 90000 -> 1 d 1 h."""
-    if value is None:
-        return "–"
-    seconds = value.total_seconds() if isinstance(value, dt.timedelta) else float(value)
-    sign = "−" if seconds < 0 else ""
-    seconds = abs(seconds)
-    if 0 < seconds < 0.9995:
-        return f"{sign}{seconds * 1000:.0f} ms" if seconds >= 0.001 else f"{sign}<1 ms"
-    if seconds < 9.95 and seconds != int(seconds):
-        return f"{sign}{seconds:.1f} s"
-    rest = round(seconds)
-    for n, (size, unit) in enumerate(_UNITS):
-        if rest >= size:
-            count, left = divmod(rest, size)
-            words = f"{sign}{count:,} {unit}"
-            if n + 1 < len(_UNITS):
-                smaller, small_unit = _UNITS[n + 1]
-                if left // smaller and count < 10:
-                    words += f" {left // smaller} {small_unit}"
-            return words
-    return "0 s"
-
-
 def ago(value, now=None):
-    """A time as it feels, with the exact one on hover and for machines."""
+    """Return a relative time, with the exact one as title and for programs."""
     if value is None or value == "":
         return "–"
     now = now or timezone.now()
@@ -77,9 +53,9 @@ def ago(value, now=None):
 
 
 def clock(value, to="minutes", now=None):
-    """A time as the clock showed it, in the zone of the page: 02:07 today, else 20 Nov 02:07.
+    """Return a time in the zone of the page: 02:07 today, otherwise 20 Nov 02:07.
 
-    `to`: or seconds, 02:07:31; or year, 20 Nov 2024 where a day and month alone might be of either year.
+    `to`: `seconds` for 02:07:31; `year` for 20 Nov 2024 if day and month alone are ambiguous.
     """
     if value is None or value == "":
         return "–"
@@ -90,7 +66,15 @@ def clock(value, to="minutes", now=None):
 
 
 def _time(value: dt.datetime, words: str):
-    exact = value.astimezone(dt.UTC).isoformat(timespec="seconds")[:19]
-    here = moments.local(value).isoformat(sep=" ", timespec="seconds")[:19]
-    # Digits and words of ours: there is nothing to escape, and a list has a hundred of them.
-    return SafeString(f'<time datetime="{exact}Z" title="{here} {moments.zone_name(value)}">{words}</time>')
+    # Only digits and fixed words: there is nothing to escape, and a list has a hundred of them.
+    return SafeString(f"{_exact(value, timezone.get_current_timezone())}{words}</time>")
+
+
+@lru_cache(maxsize=2048)  # an open page shows the same times again and again
+def _exact(value: dt.datetime, zone: dt.tzinfo) -> str:
+    """Return the start of the element, with the exact time."""
+    exact, here = value.astimezone(dt.UTC), value.astimezone(zone)
+    return (
+        f'<time datetime="{exact.isoformat(timespec="seconds")[:19]}Z" '
+        f'title="{here.isoformat(sep=" ", timespec="seconds")[:19]} {moments.zone_name(value, zone)}">'
+    )

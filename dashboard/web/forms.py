@@ -14,7 +14,7 @@ MOST_SELECTED = 10_000
 
 
 class IdList(forms.Field):
-    """Failures chosen by hand: the same field many times (checkboxes), or ids between commas."""
+    """Failures selected by hand: one field repeated (checkboxes), or ids separated by commas."""
 
     widget = forms.MultipleHiddenInput
 
@@ -32,7 +32,7 @@ class IdList(forms.Field):
 
 
 class Scope(forms.Form):
-    """The failures of an act: those selected by hand, or all that match a search."""
+    """Failures of an act: those selected by hand, or all that match a search."""
 
     q = forms.CharField(
         required=False,
@@ -61,7 +61,7 @@ class Reason(forms.Form):
 
 
 class JsonText(forms.CharField):
-    """JSON of one shape, as text in a box."""
+    """JSON of one shape, as text in a textarea."""
 
     widget = forms.Textarea
 

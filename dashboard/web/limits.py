@@ -1,8 +1,8 @@
-"""The time limit of the database for one request: per statement and in total, and an end when the client left.
+"""Database time limits of a request, per statement and in total, and the end of its work if the client disconnects.
 
-SQLite calls back every few thousand steps, and the processor time of the page's thread counts: on a busy machine nothing ends
-early. PostgreSQL has `statement_timeout`, and gets a cancel request. Only requests through the gateway are bounded, not
-commands and `watch`.
+SQLite calls back every few thousand steps, and the processor time of the page's thread counts, so that nothing ends
+early on a busy machine. PostgreSQL has `statement_timeout`, and gets a cancel request. Only requests through the
+gateway are limited, not commands and `watch`.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from django.http import HttpRequest, HttpResponse
 
 from dashboard.web.htmx import render_error
 
-_STEPS = 5_000  # of SQLite, between two looks at the clock: well below a millisecond
+_STEPS = 5_000  # SQLite steps between two checks of the clock: well below a millisecond
 _here = threading.local()
 
 
 class TimeIsUp(OperationalError):
-    """The request's time is over, or its client left: no further statement is begun."""
+    """The request's time is over, or its client disconnected: no further statement is started."""
 
 
 class Work:
-    """The database time of one request, in seconds. `stop` may be called from any thread."""
+    """Database time of one request, in seconds. `stop` may be called from any thread."""
 
     def __init__(self, statement_s: float, total_s: float) -> None:
         self.statement_s, self.total_s = statement_s, total_s
         self.is_stopped = False
         self._ends_at = self._statement_ends_at = float("inf")
         self._now: Callable[[], float] = time.monotonic
-        self._connection: Any = None  # of psycopg, while a thread works on it
+        self._connection: Any = None  # psycopg connection while a thread uses it
         self._lock = threading.Lock()
 
     @property
@@ -44,7 +44,7 @@ class Work:
         return self.is_stopped or self._now() > min(self._ends_at, self._statement_ends_at)
 
     def begin_statement(self, connection: Any) -> None:
-        """Raises TimeIsUp where there is no time left."""
+        """Start a statement. Raises TimeIsUp if no time is left."""
         now = self._now()
         if self.is_stopped or now > self._ends_at:
             raise TimeIsUp("the request's time is over")
@@ -53,16 +53,16 @@ class Work:
             self._connection = connection.connection
 
     def stop(self) -> None:
-        """End the statement that runs, and begin no other. Waits for the server's answer, at most two seconds."""
+        """Cancel the running statement and prevent further ones. Waits for the server's answer, at most two seconds."""
         self.is_stopped = True
-        with self._lock, contextlib.suppress(Exception):  # the statement has its own bound
+        with self._lock, contextlib.suppress(Exception):  # the statement has its own timeout
             if self._connection is not None:
                 self._connection.cancel_safe(timeout=2)
 
     @contextlib.contextmanager
     def bound_thread(self) -> Iterator[None]:
-        """Bound the statements of this thread."""
-        # SQLite works in this very thread.
+        """Limit the statements of this thread."""
+        # SQLite runs in the thread itself.
         self._now = time.thread_time if connections[DEFAULT_DB_ALIAS].vendor == "sqlite" else time.monotonic
         self._ends_at = self._now() + self.total_s
         for connection in connections.all(initialized_only=True):
@@ -72,12 +72,12 @@ class Work:
             yield
         finally:
             _here.work = None
-            with self._lock:  # a cancel on its way must not meet the next request's statement
+            with self._lock:  # a late cancel must not hit the next request's statement
                 self._connection = None
 
 
 def install() -> None:
-    """Watch every connection that this process opens from here."""
+    """Install the limits on every connection that this process opens from now on."""
     connection_created.connect(_watch, dispatch_uid="dashboard.web.limits")
 
 
@@ -96,7 +96,7 @@ def _watch(connection: Any, **_signal: object) -> None:
 
 def _bound_postgresql(connection: Any, seconds: float) -> None:
     if connection.vendor == "postgresql" and connection.connection is not None:
-        with contextlib.suppress(Exception):  # a connection that broke is made again, and bounded then
+        with contextlib.suppress(Exception):  # a broken connection is opened again, and limited then
             connection.connection.execute(f"SET statement_timeout = {int(seconds * 1000)}")
 
 
@@ -112,7 +112,7 @@ def _is_over() -> bool:
 
 
 def sentence(exception: BaseException) -> str:
-    """Return the message for a viewer whose request ended by its limit; "" for any other exception."""
+    """Return the message for a request that ended by its limit; "" for any other exception."""
     work = _current()
     if (
         work is None
@@ -127,7 +127,7 @@ def sentence(exception: BaseException) -> str:
 
 
 class LimitMiddleware:
-    """Answers what ended by its limit with a sentence. The API does so itself."""
+    """Middleware that answers requests ended by their limit with a message. The API does so itself."""
 
     def __init__(self, get_response: Any) -> None:
         self.get_response = get_response
@@ -135,7 +135,7 @@ class LimitMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self.get_response(request)
         if (work := _current()) is not None and work.is_stopped:
-            # The client left, so no one reads this response: Django does not log it as an error of the desk.
+            # The client disconnected, so no one reads this response: Django must not log it as an error of the desk.
             response._has_been_logged = True
         return response
 

@@ -1,4 +1,4 @@
-"""Lines of the desk's logs: one for each message, whatever a worker wrote into its reports."""
+"""Log lines of the desk: one per message, whatever text of a worker's report it contains."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from types import TracebackType
 
 from jobs_admin.core.text import terminal_line
 
-_WIDTH = 20_000  # characters of a line
-_INDENT = "  "  # of a traceback's lines, so that none begins as a message does
+_WIDTH = 20_000  # maximum characters of a line
+_INDENT = "  "  # of traceback lines, so that none looks like a message
 
 _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 class Formatter(logging.Formatter):
-    """Format a message as one line without control characters, and a traceback below it as indented lines."""
+    """Formatter of a message as one line without control characters, followed by an indented traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        record.exc_text = None  # the traceback as another formatter wrote it
+        record.exc_text = None  # traceback cached by another formatter
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:

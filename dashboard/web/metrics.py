@@ -1,12 +1,12 @@
-"""Metrics for a Prometheus scrape, limited to the sources that its token may see.
+"""Prometheus metrics, limited to the sources that the token may see.
 
-Nothing is counted in this process: all of it is in tables or in Redis, and is written in the text format as it is read.
-Depths are of the 500 worst queues, since queues' names come from messages; of counters `jobs_admin.db.totals` keeps the bound.
+This process counts nothing: values are read from tables or Redis, and written in the text format as they are read.
+Depths cover the 500 worst queues, because queue names come from messages; `jobs_admin.db.counters` limits counters.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ from datetime import UTC, datetime
 import redis
 from prometheus_client import Metric, generate_latest
 
-from jobs_admin import config, holds, policies, queues
-from jobs_admin.db import totals
+from jobs_admin import automations, config, holds, policies, queues
+from jobs_admin.db import counters
 from jobs_admin.desk import desk_state
-from jobs_admin.ingest import uncaptured
+from jobs_admin.fleet import uncaptured
+from jobs_admin.holds import breakers
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.queues import liveness
 
@@ -26,10 +27,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = Mapping[str, str]
 
+_STATE_NUMBERS = {"closed": 0, "half_open": 1, "open": 2}  # of breakers
+
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """All metrics that a viewer may read. What is not known now is left out: it is not zero."""
+    """All metrics that a viewer may read. Unknown values are omitted: unknown is not zero."""
 
     viewer: Viewer
     now: datetime
@@ -61,7 +64,7 @@ def _counter(name: str, help: str, samples: Iterable[tuple[Labels, float]]) -> M
 
 
 def _metric(kind: str, name: str, help: str, samples: Iterable[tuple[str, Labels, float]]) -> Metric:
-    """`samples`: suffix of the name, labels, value. Its head is written also where there are none."""
+    """Return one metric. `samples`: suffix of the name, labels, value. Its header is written also without samples."""
     metric = Metric(name, help, kind)
     for suffix, labels, value in samples:
         metric.add_sample(f"{name}{suffix}", labels, value)
@@ -84,30 +87,30 @@ def _of_queues(viewer: Viewer, now: datetime) -> Iterator[Metric]:
     yield _gauge("job_queue_oldest_dead_seconds", "Age of the oldest dead job of a queue.", oldest)
 
 
-# Name -> what it is, and its labels in the order of `totals.Counted` from `source` on.
+# Name -> description, and labels in the order of `totals.Counted` from `source` on.
 _OF_QUEUE = ("source", "queue")
 _COUNTERS = {
-    totals.DIED: ("Job deaths: a job that dies again counts again.", ("source", "source_queue", "job_name")),
-    totals.FAILURES: (
+    counters.DIED: ("Job deaths: a job that dies again counts again.", ("source", "source_queue", "job_name")),
+    counters.FAILURES: (
         "Failed attempts, including retried ones.",
         ("source", "queue", "task", "error"),
     ),
-    totals.RETRIES: ("Failed attempts with a scheduled retry.", _OF_QUEUE),
-    totals.RECOVERED: ("Successful attempts of jobs that had failed before.", _OF_QUEUE),
-    totals.REFUSED: (
+    counters.RETRIES: ("Failed attempts with a scheduled retry.", _OF_QUEUE),
+    counters.RECOVERED: ("Successful attempts of jobs that had failed before.", _OF_QUEUE),
+    counters.REFUSED: (
         "Refused reports by cause: unsigned, signature, unknown.",
         ("source", "cause"),
     ),
-    totals.COMPLETED: ("Succeeded jobs, as counted by guarded workers.", _OF_QUEUE),
+    counters.COMPLETED: ("Succeeded jobs, as counted by guarded workers.", _OF_QUEUE),
 }
 _DURATION = "job_duration_seconds"
-_OF_DURATION = {totals.BUSY_S: "_sum", totals.ENDED: "_count"}
+_OF_DURATION = {counters.BUSY_S: "_sum", counters.ENDED: "_count"}
 
 
 def _totals(viewer: Viewer) -> Iterator[Metric]:
     found: dict[str, list[tuple[Labels, float]]] = defaultdict(list)
     durations: list[tuple[str, Labels, float]] = []
-    for counted, value in totals.read_totals(viewer):
+    for counted, value in counters.read_totals(viewer):
         if counted.metric in _COUNTERS:
             _, names = _COUNTERS[counted.metric]
             found[counted.metric].append((dict(zip(names, counted[1:], strict=False)), value))
@@ -133,13 +136,34 @@ def _of_policies(viewer: Viewer, now: datetime) -> Iterator[Metric]:
         for version, count in sorted(workers.on.items(), key=lambda one: one[0] or 0)
     ]
     paused = [
-        ({"source": one.source, "queue": one.queue, "task": one.task}, 1)
+        ({"source": one.source, "queue": one.queue, "task": one.task, one.kind: one.name}, 1)
         for one in holds.listing(viewer)
         if holds.is_open(one, now)
     ]
-    yield _gauge("redrive_pauses", "Open pauses by hand: 1 for each paused queue or task.", paused)
+    yield _gauge("redrive_pauses", "Open pauses by hand: 1 for each.", paused)
+    yield from _of_breakers(viewer)
     yield _gauge("job_retry_budget_remaining", "Retries left in the budget of a policy, per source.", left)
     yield _gauge("redrive_policy_workers", "Live workers matched by a policy, by version.", on)
+
+
+def _of_breakers(viewer: Viewer) -> Iterator[Metric]:
+    found = breakers.listing(viewer)
+    states = [
+        ({"source": one.source, "dependency": one.name, "mode": one.mode}, _STATE_NUMBERS[one.state])
+        for one in found.rows
+    ]
+    on_hold = [
+        ({"source": one.source, "queue": queue, "dependency": one.name}, count)
+        for one in found.rows
+        if one.document
+        for queue, count in (breakers.on_hold(one).by_queue or {"": one.document.on_hold}).items()
+    ]
+    yield _gauge(
+        "redrive_held_jobs",
+        "Jobs held by a breaker, as its workers last reported; without their queues where unknown.",
+        on_hold,
+    )
+    yield _gauge("redrive_breaker_state", "State of a breaker: 0 closed, 1 releasing, 2 open.", states)
 
 
 def _of_replays_and_alerts(viewer: Viewer, now: datetime) -> Iterator[Metric]:
@@ -153,6 +177,9 @@ def _of_replays_and_alerts(viewer: Viewer, now: datetime) -> Iterator[Metric]:
         by_state(items),
     )
     yield _gauge("redrive_alerts", "Open alerts by state.", by_state(desk_state.alerts(viewer)))
+    states = Counter(automations.state(one) for one in automations.listing(viewer))
+    counted = {state: states[state] for state in automations.STATES}
+    yield _gauge("redrive_automations", "Automations by state.", by_state(counted))
     left = desk_state.deliveries(viewer)
     yield _gauge("redrive_deliveries", "Undelivered notices by state; parked notices are not retried.", by_state(left))
 
@@ -196,7 +223,7 @@ def _of_the_store(viewer: Viewer, now: datetime) -> Iterator[Metric]:
     lags: dict[str, float | None] | None = None
     steps: dict[str, datetime] = {}
     with suppress(redis.RedisError, config.BadConfiguration):
-        steps, lags = liveness.steps(now), liveness.ingest_lags_s(now)
+        steps, lags = liveness.steps(), liveness.ingest_lags_s(now)
     yield _gauge(
         "redrive_ingest_lag_seconds",
         "Waiting time of the oldest report of a source that is not filed yet.",

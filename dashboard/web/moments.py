@@ -1,23 +1,29 @@
-"""Times as people and programs name them, in the zone of the page. Times out of range are refused before any calculation.
+"""Times in the zone of the page. Times out of range are refused before any calculation.
 
-The zone of the page is Django's current one: UTC, or what its reader has chosen (dashboard.web.middleware.time_zone).
+The zone of the page is Django's current one: UTC, or the reader's choice (`TimeZoneMiddleware`). The API, exports,
+notices and the terminal always use UTC.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo
 
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from jobs_admin.core import time_text
+from jobs_admin.core import figures
 
 FIRST_YEAR, LAST_YEAR = 2000, 2999
 BOUNDS = f"The year must be between {FIRST_YEAR} and {LAST_YEAR}"
 
 
 def sane(at: datetime) -> datetime:
-    """The same moment, in UTC where it names its zone. Raises ValueError with BOUNDS."""
+    """Return the time, in UTC if it has a zone. Raises ValueError with BOUNDS."""
     try:
         found = at.astimezone(UTC) if at.tzinfo is not None else at
     except (OverflowError, ValueError):
@@ -28,7 +34,7 @@ def sane(at: datetime) -> datetime:
 
 
 def local(at: datetime) -> datetime:
-    """The same moment, in the zone of the page."""
+    """Return the time in the zone of the page."""
     return at.astimezone(timezone.get_current_timezone())
 
 
@@ -37,9 +43,12 @@ def zone_id() -> str:
     return str(timezone.get_current_timezone())
 
 
-def zone_name(at: datetime | None = None) -> str:
-    """Return the name of the page's zone at a moment, now if none is given: UTC, CET, or UTC+05:30 where it has no letters."""
-    found = local(at or timezone.now())
+def zone_name(at: datetime | None = None, zone: tzinfo | None = None) -> str:
+    """Return the abbreviation of a zone at a time: UTC, CET, or UTC+05:30 without letters.
+
+    By default of the page's zone, now.
+    """
+    found = (at or timezone.now()).astimezone(zone or timezone.get_current_timezone())
     name = found.tzname() or ""
     return name if name.isalpha() else f"UTC{found.isoformat()[-6:]}"
 
@@ -52,7 +61,7 @@ _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def in_zone(text: str, now: datetime | None = None) -> str:
-    """Return a sentence of the engine with its times, which are in UTC, in the zone of the page."""
+    """Return a message of the engine with its times, which are in UTC, converted to the zone of the page."""
     if "UTC" not in text or zone_id() == "UTC":
         return text
     beside = now or timezone.now()
@@ -60,7 +69,7 @@ def in_zone(text: str, now: datetime | None = None) -> str:
 
 
 def _format_here(found: re.Match[str], now: datetime) -> str:
-    """Return such a time in the zone of the page. Without a day it is of today, without a year of the nearest."""
+    """Return such a time in the zone of the page. Without a day it is today's, without a year the nearest."""
     today = now.astimezone(UTC)
     try:
         time = datetime.strptime(found["time"], "%H:%M:%S" if found["time"].count(":") == 2 else "%H:%M").time()
@@ -81,23 +90,21 @@ def _format_here(found: re.Match[str], now: datetime) -> str:
                 at = at.replace(year=year - 1)
         else:
             at = datetime.combine(today, time, UTC)
-    except ValueError:  # no time after all
+    except ValueError:  # not a time
         return found[0]
     with_seconds = found["time"].count(":") == 2
     shown = clock(at, now, with_seconds)
     if found["date"]:
         shown = local(at).strftime("%Y-%m-%d %H:%M:%S" if with_seconds else "%Y-%m-%d %H:%M")
     elif found["day"]:
-        shown = time_text.dated(at, now, with_seconds, timezone.get_current_timezone())
+        shown = figures.dated(at, now, with_seconds, timezone.get_current_timezone())
     return f"{shown} {zone_name(at)}"
 
 
 def from_field(text: str) -> datetime:
-    """Read what a field of a day and a time holds, in UTC: `2026-11-20T10:00`, in the zone of the page where it names none.
+    """Parse a date and time field, `2026-11-20T10:00`, in the zone of the page unless it names one; return UTC.
 
-    A time that clocks skip is as much later; of one that comes twice it is the first.
-
-    Raises ValueError.
+    A time that clocks skip is shifted by the skipped amount; of an ambiguous time the first is used. Raises ValueError.
     """
     found = datetime.fromisoformat(text.strip())
     if found.tzinfo is None:
@@ -106,15 +113,52 @@ def from_field(text: str) -> datetime:
 
 
 def as_field(at: datetime) -> str:
-    """Return a moment as such a field holds it, in the zone of the page."""
+    """Return a time in the format of such a field, in the zone of the page."""
     return local(at).strftime("%Y-%m-%dT%H:%M")
 
 
 def clock(at: datetime, beside: datetime, with_seconds: bool = False) -> str:
-    """Return `core.time_text.clock` in the zone of the page."""
-    return time_text.clock(at, beside, with_seconds, timezone.get_current_timezone())
+    """Return `core.figures.clock` in the zone of the page."""
+    return figures.clock(at, beside, with_seconds, timezone.get_current_timezone())
 
 
 def dated(at: datetime, beside: datetime) -> str:
-    """Return `core.time_text.dated` in the zone of the page, with its name."""
-    return f"{time_text.dated(at, beside, zone=timezone.get_current_timezone())} {zone_name(at)}"
+    """Return `core.figures.dated` in the zone of the page, with its name."""
+    return f"{figures.dated(at, beside, zone=timezone.get_current_timezone())} {zone_name(at)}"
+
+
+COOKIE = "redrive-time-zone"  # set by the zone switch: a name of the IANA database, such as Europe/Berlin
+HEADER, FIELD = "X-Time-Zone", "time_zone"
+
+
+class TimeZoneMiddleware:
+    """Middleware that activates the zone of the page for the request; UTC if none is set.
+
+    An open page keeps its zone when another tab switches: its script sends the zone as a header or with the form.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        with timezone.override(UTC):
+            return self.get_response(request)
+
+    def process_view(
+        self, request: HttpRequest, view: Callable[..., HttpResponse], args: object, kwargs: object
+    ) -> None:
+        if getattr(view, "is_call", False):
+            return
+        sent = request.POST if request.method == "POST" else request.GET
+        named = request.headers.get(HEADER) or sent.get(FIELD) or request.COOKIES.get(COOKIE, "")
+        if zone := _zone(named[:64]):
+            timezone.activate(zone)
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str) -> ZoneInfo | None:
+    # The name is user input: ZoneInfo opens no file outside its folders, and raises one of these for anything else.
+    with suppress(ValueError, OSError, KeyError):
+        # Browsers only have names with a region; others, such as `localtime`, describe this server.
+        return ZoneInfo(name) if "/" in name and not name.startswith(("posix/", "right/")) else None
+    return None

@@ -1,4 +1,4 @@
-"""Icons, states and small charts: colour, shape and word, as SVG."""
+"""Icons, states and small charts as SVG: colour, shape and word."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-# Each state's colour (a class of parts.css) and shape (a symbol of the sprite). The word stands beside them.
+# Colour (a class of parts.css) and shape (a symbol of the sprite) of each state. The word is always shown beside them.
 STATES = {
     "dead": "dead", "retrying": "retrying", "recovered": "recovered", "replaying": "replaying",
     "quarantined": "quarantined", "discarded": "discarded", "gone": "discarded",
@@ -23,27 +23,29 @@ STATES = {
     "pending": "discarded", "firing": "dead", "acknowledged": "retrying", "silenced": "discarded",
     # sources and steps
     "reachable": "recovered", "unreachable": "dead", "unknown": "discarded", "late": "retrying",
+    # breakers; "observed": open, but not holding jobs
+    "open": "dead", "half_open": "replaying", "closed": "recovered", "observed": "retrying", "off": "discarded",
     # attempts
     "exception": "dead", "retry": "retrying", "success": "recovered", "lost": "dead",
 }  # fmt: skip
 
 
-# What a state is called where that is not its name.
+# Labels of states that differ from their names.
 _CALLED = {"planned": "not sent yet"}
 
 
 @lru_cache(maxsize=256)
 def icon(name: str, label: str = ""):
-    """A picture of the sprite; decoration unless it has a label."""
+    """Return an icon of the sprite, decorative unless it has a label."""
     href = f"{static('redrive/icons/sprite.svg')}#{name}"
     if label:
         return format_html('<svg class="icon" role="img" aria-label="{}"><use href="{}"></use></svg>', label, href)
     return format_html('<svg class="icon" aria-hidden="true"><use href="{}"></use></svg>', href)
 
 
-@lru_cache(maxsize=256)  # asked once a row, always the same few
+@lru_cache(maxsize=256)  # once per row, with few distinct arguments
 def state(name: str, words: str = ""):
-    """A state: colour, shape and word."""
+    """Return a state as colour, shape and word."""
     tone = STATES.get(str(name), "discarded")
     href = f"{static('redrive/icons/sprite.svg')}#state-{tone}"
     return format_html(
@@ -55,18 +57,16 @@ def state(name: str, words: str = ""):
 
 
 def sparkline(values, words: str = "", tone: str = "dead"):
-    """A small picture of counts over time, oldest first, one bar a value; `words` say what it shows."""
+    """Return a small chart of counts, oldest first, one bar per value; `words` describe it."""
     values = tuple(max(0, int(v or 0)) for v in values or ())
     return _sparkline(values, words or f"peak {max(values, default=0):,}", tone)
 
 
-@lru_cache(maxsize=1024)  # most groups look as they did a moment ago
+@lru_cache(maxsize=1024)  # most groups are unchanged from one moment to the next
 def _sparkline(values: tuple[int, ...], words: str, tone: str):
-    # Few letters: fifty pictures are half of what a page weighs. The gaps between the bars are cut out by a style.
+    # Short markup, because fifty charts are half the size of a page. The gaps between the bars are a style.
     height, most = 22, max(values, default=0)
-    talls = (
-        max(round(value / most * height), 1) if value else 0 for value in values
-    )  # one failure is a visible failure
+    talls = (max(round(value / most * height), 1) if value else 0 for value in values)  # a single failure stays visible
     bars = "".join(f"V{height - tall}h1" for tall in talls)
     return format_html(
         '<svg class="sparkline is-{}" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title>'
@@ -76,5 +76,5 @@ def _sparkline(values: tuple[int, ...], words: str, tone: str):
 
 
 def share(part, total) -> str:
-    """The width of a bar of `part` in `whole`, 0 to 100, for an SVG attribute."""
+    """Return the width of a bar for `part` of `whole`, 0 to 100, for an SVG attribute."""
     return f"{min(100, max(0, part / total * 100)):.1f}" if total else "0"

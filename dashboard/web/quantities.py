@@ -1,5 +1,6 @@
-"""Numbers of a policy as people type and read them: `10 min`, `20 %`, `1, 5, 30`. What is none of these stays a text,
-for the engine to refuse with the bound.
+"""Quantities of a policy as people write them: `10 min`, `20 %`, `1, 5, 30`.
+
+Anything else stays text, which the engine refuses with the bounds.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ _WRITTEN = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def number(text: str) -> Any:
-    """`1,000` -> 1000; whole where it is whole."""
+    """Parse a number: `1,000` -> 1000; an integer if possible."""
     try:
         found = float(text.replace(",", "").replace("_", ""))
         return int(found) if found == int(found) and abs(found) < 1e15 else found
-    except (ValueError, OverflowError):  # also infinite, and not a number: the engine says what it must be
+    except (ValueError, OverflowError):  # also infinity and NaN: the engine names the bounds
         return _odd(text)
 
 
@@ -31,7 +32,7 @@ def _odd(text: str) -> Any:
 
 
 def seconds(text: str) -> Any:
-    """`90` and `90 s` -> 90; `1 h 30 min` -> 5400."""
+    """Parse seconds: `90` and `90 s` -> 90; `1 h 30 min` -> 5400."""
     parts = _SPAN.findall(text)
     if not parts or _SPAN.sub("", text).strip():
         return number(text)
@@ -43,13 +44,13 @@ def seconds(text: str) -> Any:
 
 
 def share(text: str) -> Any:
-    """Per cent: `20` and `20 %` -> 0.2."""
+    """Parse per cent: `20` and `20 %` -> 0.2."""
     found = number(text.removesuffix("%").strip())
     return found if isinstance(found, str) else round(found / 100, 9)
 
 
 def spans(text: str) -> Any:
-    """`1, 5, 2 min` -> [1, 5, 120]."""
+    """Parse a list of durations: `1, 5, 2 min` -> [1, 5, 120]."""
     return [seconds(one.strip()) for one in text.split(",") if one.strip()]
 
 
@@ -58,7 +59,7 @@ def plain(value: Any) -> str:
 
 
 def in_seconds(value: Any) -> str:
-    """5400 -> `90 min`: the largest unit in which it is whole."""
+    """Format seconds: 5400 -> `90 min`, in the largest unit in which the number is an integer."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
         return plain(value)
     size, unit = next(((size, unit) for size, unit in _WRITTEN if value % size == 0), (1, "s"))
@@ -75,7 +76,7 @@ def in_spans(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A way to write a value: `read` and `write` undo each other."""
+    """Format of a value, with `read` and `write` as inverses."""
 
     read: Callable[[str], Any]
     write: Callable[[Any], str]

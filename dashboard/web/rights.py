@@ -1,7 +1,6 @@
-"""The right that each address needs, read from the URLconf: for the documentation, the tests, and the check that every
-address has one.
+"""The right that each URL requires, read from the URLconf, for documentation, tests and a startup check.
 
-A page declares it by `@can(role)`, a call of the API by `@needs(role)`, a class of Django's admin by its attributes.
+Pages declare it with `@can(role)`, API calls with `@needs(role)`, classes of Django's admin with attributes.
 """
 
 from __future__ import annotations
@@ -15,34 +14,33 @@ from django.contrib.admin import ModelAdmin
 from django.core import checks
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from dashboard.web.access import READS
+from dashboard.web.access import READS, USER
 from jobs_admin import config
 from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, NO_ROLE, OPERATOR, PERMISSION, VIEWER
 
 ANYONE = "anyone"  # no login
-USER = "user"  # logged in, with or without a role
-STAFF = "staff"  # logged in as staff: Django's admin
+STAFF = "staff"  # logged in as staff, for Django's admin
 RIGHTS = (ANYONE, USER, VIEWER, OPERATOR, ADMIN, STAFF, ADMIN_OF_ALL, PERMISSION, NO_ROLE)
 
-# Django's own addresses, which carry no mark of ours.
+# Django's own URLs, which cannot declare a right.
 _OF_DJANGO = {
     "login": ANYONE,
     "logout": USER,
-    "admin:login": ANYONE,
+    "admin:login": USER,
     "admin:logout": USER,
     "admin:index": STAFF,
     "admin:app_list": STAFF,
     "admin:jsi18n": STAFF,
-    "admin:autocomplete": NO_ROLE,  # no field of ours asks it
-    "admin:view_on_site": NO_ROLE,  # no record has a site of its own
+    "admin:autocomplete": NO_ROLE,  # not used by any field
+    "admin:view_on_site": NO_ROLE,  # no record has a page outside the admin
     "admin:password_change": STAFF,
     "admin:password_change_done": STAFF,
     "admin:auth_user_password_change": PERMISSION,
-    "admin:": NO_ROLE,  # what no other address takes
+    "admin:": NO_ROLE,  # unknown URLs
 }
 _TAKEN = {"admin:logout": ("POST",), "admin:login": ("GET", "POST"), "admin:password_change": ("GET", "POST")}
 _TAKEN |= {"admin:auth_user_password_change": ("GET", "POST")}
-# A record's address in Django's admin -> the attribute of its class that says who may.
+# URL of a record in Django's admin -> attribute of its class with the right.
 _OF_RECORDS = {
     "changelist": "needs",
     "history": "needs",
@@ -55,13 +53,13 @@ _OF_RECORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One address, and of the API one call at it."""
+    """A URL; in the API, one call."""
 
-    route: str  # "/failures/<int:pk>/", with what it is mounted under
+    route: str  # "/failures/<int:pk>/", including the mount's prefix
     name: str  # "failure-detail", "admin:jobs_admin_failure_change", "api:get_failure"
-    right: str  # "" where none is declared
-    methods: tuple[str, ...]  # of GET, POST, PATCH …; HEAD goes with GET
-    to_change: str = ""  # of a record in Django's admin: who may send its form
+    right: str  # "" if not declared
+    methods: tuple[str, ...]  # GET, POST, PATCH …; GET includes HEAD
+    to_change: str = ""  # of a record in Django's admin: the right to submit its form
 
     @property
     def kind(self) -> str:
@@ -72,8 +70,8 @@ class Address:
 
 
 def addresses() -> list[Address]:
-    """Every address of the desk, and of Django's admin in our own project, in the order of the URLconf."""
-    # The API has an entry for each call, and all at one address a view that knows them all.
+    """Return every URL of the desk, and of Django's admin in Redrive's own project, in order of the URLconf."""
+    # The API has an entry per call, and they share one view.
     return list(dict.fromkeys(_addresses_below(get_resolver().url_patterns, "/")))
 
 
@@ -115,8 +113,8 @@ def _addresses_of(pattern: URLPattern, route: str, name: str) -> Iterator[Addres
 def _of_record(record: ModelAdmin, route: str, name: str) -> Address:
     act = name.rpartition("_")[2] if name != "admin:" else ""
     if not act:
-        return Address(route, name, STAFF, ("GET",))  # where records were before Django 1.9
-    # Classes of other apps know only Django's permissions.
+        return Address(route, name, STAFF, ("GET",))  # URL of records before Django 1.9
+    # Classes of other apps only use Django's permissions.
     unsaid = "" if type(record).__module__.startswith("jobs_admin.") else PERMISSION
     right = getattr(record, _OF_RECORDS[act], unsaid)
     to_change = getattr(record, "changes", unsaid) if act == "change" else ""
@@ -124,7 +122,7 @@ def _of_record(record: ModelAdmin, route: str, name: str) -> Address:
 
 
 def methods(view: Callable[..., Any], name: str) -> tuple[str, ...]:
-    """Return the methods that `require_safe`, `require_POST` … accept; of a class, those it defines. None of an API call."""
+    """Return the methods that `require_safe`, `require_POST` … accept, or a class defines; none for an API call."""
     if name.startswith("admin:"):
         return _TAKEN.get(name, ("GET",))
     if kind := getattr(view, "view_class", None):
@@ -138,7 +136,7 @@ def methods(view: Callable[..., Any], name: str) -> tuple[str, ...]:
 
 
 def every_address_declares_its_right(app_configs: object = None, **_: Any) -> list[checks.CheckMessage]:
-    """An address that says nothing of who may use it is refused before the desk starts."""
+    """System check: every URL must declare its right, otherwise the desk does not start."""
     found: list[checks.CheckMessage] = []
     for address in addresses():
         where = f"{address.route} ({address.name})"

@@ -1,8 +1,8 @@
-"""The web server: one set of options for `up`, for `web` and for the benches.
+"""The web server, with the same options for `up`, `web` and the benchmarks.
 
-`python -m dashboard.web 127.0.0.1:8000 [WORKERS]` serves without the checks of `web`, `python -m dashboard.web FD` on a
-listening socket that the caller holds. Granian's own command binds the port with port sharing (SO_REUSEPORT), so that a second
-server of the same user would answer some of the requests.
+`python -m dashboard.web 127.0.0.1:8000 [WORKERS]` serves without the checks of `web`; `python -m dashboard.web FD`
+serves on a listening socket of the caller. Granian's own command binds with port sharing (SO_REUSEPORT), so a second
+server of the same user would receive some of the requests.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from typing import Any
 
 BACKLOG = 1024
 ENVIRONMENT = {
-    # One heap for all threads, which gives back what a large page needed: each thread would keep its own. It keeps what an
-    # ordinary one needs: to ask the system for that anew took a fifth of each page.
+    # One heap for all threads, which returns the memory of large pages to the system: otherwise each thread would keep
+    # its own. It retains the memory of an ordinary page: requesting that from the system took a fifth of each page's
+    # time.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_TRIM_THRESHOLD_": "1048576",
     "MALLOC_MMAP_THRESHOLD_": "1048576",
-    # Of SQLite's file a connection keeps little; the system keeps the rest.
+    # SQLite's page cache per connection is small; the system caches the file.
     "REDRIVE_SQLITE_CACHE_KB": "1000",
 }
-# A client that does not read is cut off by the kernel: so long may what was sent to it stay unacknowledged or unsent.
+# The kernel disconnects a client that does not read: maximum time for which sent data may stay unacknowledged or
+# unsent.
 UNREAD_MS = 60_000
 _OPTIONS = {
     "interface": "rsgi",
@@ -38,7 +40,7 @@ def server(port: int) -> list[str]:
 
 
 def hold(port: int) -> socket.socket | None:
-    """A listening socket on this loopback port that no other program can share; None where the port is busy."""
+    """Return a listening socket on this loopback port that no other program can share; None if the port is in use."""
     try:
         return listen("127.0.0.1", port)
     except OSError:
@@ -46,12 +48,12 @@ def hold(port: int) -> socket.socket | None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket that no other program can share. Raises OSError. `[::]` takes IPv4 connections too."""
+    """Return a listening socket that no other program can share; `[::]` also accepts IPv4. Raises OSError."""
     is_6 = ":" in host
     listener = socket.create_server(
         (host, port), family=socket.AF_INET6 if is_6 else socket.AF_INET, backlog=BACKLOG, dualstack_ipv6=host == "::"
     )
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; every accepted connection inherits it
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; inherited by every accepted connection
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
     return listener
 
@@ -63,8 +65,8 @@ def serve(
     *,
     in_this_process: bool = False,
 ) -> None:
-    """Serve on this listening socket until SIGTERM. `in_this_process`: the caller ends a worker that does not end itself."""
-    from granian._granian import SocketHolder  # private, hence the pin below 2.9
+    """Serve on this listening socket until SIGTERM. `in_this_process`: the caller terminates a worker that hangs."""
+    from granian._granian import SocketHolder  # private, so Granian is pinned below 2.9
     from granian.server import Server
 
     class ServerOnSocket(Server):  # type: ignore[misc]
@@ -85,7 +87,7 @@ def serve(
 
 
 def main(where: str, workers: str = "1") -> None:
-    """Serve at `host:port`, or on the listening socket of this number."""
+    """Serve at `host:port`, or on the listening socket with this number."""
     if where.isdigit():
         listener = socket.socket(fileno=int(where))
     else:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
+from django.db import DatabaseError
 from django.urls import get_script_prefix, reverse
+from django.utils import timezone
 
+from dashboard.web import source_switcher
+from dashboard.web.htmx import render_to_string
 from dashboard.web.links import url_of
-from dashboard.web.templates import render_to_string
 from dashboard.web.toasts import toasts as messages_of
 from jobs_admin import config
+from jobs_admin.core.text import whole_number
+from jobs_admin.desk import activity
 from jobs_admin.installation import COMMAND
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, viewer_of
 from jobs_admin.queues import liveness
@@ -18,14 +24,14 @@ from jobs_admin.queues import liveness
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A page of the rail."""
+    """Page in the navigation rail."""
 
     name: str
     url: str
     icon: str
     key: str  # pressed after `g`
     is_here: bool
-    is_apart: bool  # the first of a group
+    is_apart: bool  # first of a section
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +40,19 @@ class Shell:
     is_read_only: bool
     may_see: bool
     may_operate: bool
-    admin_url: str  # of Django's admin; "" where the person may not, or the project has none
+    account_url: str  # "" in a host project, which has its own
+    admin_url: str  # URL of Django's admin; "" without access, or if the project has none
 
 
 _PLACES = (
     ("Overview", "overview", "overview", "o", ()),
     ("Alerts", "alert-list", "warning", "l", ("alert-", "silence-", "channel-", "delivery-", "runbook-")),
-    ("Groups", "group-list", "groups", "u", ("group-",)),
+    ("Groups", "group-list", "groups", "u", ("group-", "dependency-")),
     ("Failures", "failure-list", "failures", "f", ("failure-", "view-", "search-")),
     ("Quarantine", "quarantine-list", "quarantine", "k", ("quarantine-",)),
-    ("Replays", "replay-list", "replays", "r", ("replay-",)),
+    ("Replays", "replay-list", "replays", "r", ("replay-", "automation-")),
     ("Policies", "policy-list", "policies", "p", ("policy-",)),
-    ("Queues", "queue-list", "queues", "q", ("queue-", "pause-")),
+    ("Queues", "queue-list", "queues", "q", ("queue-", "pause-", "breaker-")),
     ("Workers", "worker-list", "worker", "w", ("worker-",)),
     ("Sources", "source-list", "lock", "s", ("source-",)),
     ("Audit", "audit-list", "table", "a", ("audit-",)),
@@ -63,24 +70,26 @@ def shell(context) -> Shell:
         viewer = viewer_of(request.user)
     sees_demo = bool(config.setting("DEMO_BROKER_URL") and viewer and viewer.role_on("shop"))
     is_admin = bool(viewer and viewer.may_anywhere(ADMIN))
+    chosen = source_switcher.switcher(request, viewer, here) if request and viewer else None
     return Shell(
-        _places(here, sees_demo, is_admin, get_script_prefix()),
+        _places(here, sees_demo, is_admin, get_script_prefix(), chosen.source if chosen else ""),
         config.is_read_only(),
         bool(viewer and viewer.may_anywhere(VIEWER)),
         bool(viewer and viewer.may_anywhere(OPERATOR)),
+        url_of("redrive:account") if config.is_own_project() else "",
         url_of("admin:index") if is_admin and getattr(request, "user", None) and request.user.is_staff else "",
     )
 
 
 @lru_cache(maxsize=256)
-def _places(here: str, sees_demo: bool, is_admin: bool, prefix: str) -> tuple[Place, ...]:
+def _places(here: str, sees_demo: bool, is_admin: bool, prefix: str, source: str) -> tuple[Place, ...]:
     hidden = {"demo"} if not sees_demo else set()
     if not is_admin:
         hidden |= {"audit-list", "source-list"}
     return tuple(
         Place(
             name,
-            reverse(f"redrive:{url_name}"),
+            source_switcher.address(url_name, reverse(f"redrive:{url_name}"), source),
             icon_name,
             key,
             here == url_name or here.startswith(prefixes or ("\0",)),
@@ -91,10 +100,48 @@ def _places(here: str, sees_demo: bool, is_admin: bool, prefix: str) -> tuple[Pl
     )
 
 
-def cached(template_name: str, shell: Shell | None = None):
-    """Render a part that is the same for everyone with the same shell once, and cache its text.
+SEEN_COOKIE = "redrive-seen-until"  # cookie with milliseconds since 1970, and the user: `1795000000000-7`
+FIRST_VISIT = timedelta(days=1)
 
-    The shell is its only context, so that it cannot show data of one person or one page.
+
+def last_visit(request, now: datetime) -> datetime | None:
+    """Return the time of this user's last visit to the events page; None if there is none in this browser."""
+    at, _, user = request.COOKIES.get(SEEN_COOKIE, "").partition("-")
+    given = whole_number(at) if user == str(request.user.pk) else None
+    return None if given is None else datetime.fromtimestamp(min(given / 1000, now.timestamp()), UTC)
+
+
+def new_events(context) -> str:
+    """Return the number of new events at all sources, at most `99+`.
+
+    "" for none, and on the page shown while the database does not answer.
+    """
+    request = context.get("request")
+    viewer = getattr(request, "viewer", None)
+    match = getattr(request, "resolver_match", None)  # None: unknown URL
+    if viewer is None or not viewer.may_anywhere(VIEWER) or (match and match.url_name == "activity"):
+        return ""
+    now = timezone.now()
+    try:
+        seen = last_visit(request, now) or now - FIRST_VISIT
+        count = activity.count_since(viewer.unfocused, seen, now)
+    except DatabaseError:
+        return ""
+    return f"{activity.MOST_COUNTED}+" if count > activity.MOST_COUNTED else str(count or "")
+
+
+def switcher(context) -> source_switcher.Switcher | None:
+    """Return the source switcher of the page."""
+    request = context.get("request")
+    viewer = getattr(request, "viewer", None)
+    here = (request.resolver_match.url_name or "") if viewer and request.resolver_match else ""
+    return source_switcher.switcher(request, viewer, here) if viewer else None
+
+
+def cached(template_name: str, shell: Shell | None = None):
+    """Render a part that is the same for everyone with the same shell, and cache its text.
+
+    The shell is its only context, so it cannot contain data of one person or page.
     """
     return _render_cached(template_name, shell, get_script_prefix())
 
@@ -105,7 +152,7 @@ def _render_cached(template_name: str, shell: Shell | None, prefix: str):
 
 
 def stale_state() -> liveness.Stale | None:
-    """Return why the shown data may be old: the watch or the store; None while both are alive."""
+    """Return why the displayed data may be outdated: the watch or the store; None while both are alive."""
     return liveness.current_state().stale
 
 
@@ -120,6 +167,6 @@ def command() -> str:
 
 
 def toasts(context):
-    """The messages of this answer (dashboard.web.toasts)."""
+    """Return the messages of this response (dashboard.web.toasts)."""
     request = context.get("request")
     return messages_of(request) if request is not None and hasattr(request, "_messages") else []

@@ -1,4 +1,4 @@
-"""Files of pages: ours minified, all named by their hash and compressed once, when they are collected."""
+"""Static files: Redrive's own minified, all named by hash and compressed once, when collected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from django.core.files.base import ContentFile, File
 from whitenoise.compress import Compressor
 from whitenoise.storage import CompressedManifestStaticFilesStorage
 
-# What our own pages load. Brotli at its best takes three seconds for the files of Django's admin, at the first start.
+# Files that Redrive's own pages load. Brotli at its best level takes three seconds for the files of Django's admin, at
+# the first start.
 _OF_PAGES = ("redrive/", "django_htmx/htmx-2.min")
 
 
@@ -22,11 +23,11 @@ _AROUND_LINES = re.compile(r"\s*\n\s*")
 
 
 def _without_comments(script: str) -> str:
-    """Return the script without lines of comment and indentation; `test_first_view.py` holds that no text has several lines."""
+    """Return the script without comment lines and indentation; `test_first_view.py` checks: no string spans lines."""
     return _AROUND_LINES.sub("\n", _COMMENT.sub("", script)).strip()
 
 
-# Comments and indentation are a quarter of what travels; files of others are sent as they are.
+# Comments and indentation are a quarter of the size; third-party files are not changed.
 _MINIFIERS = {"redrive/css/": rcssmin.cssmin, "redrive/js/": _without_comments}
 
 
@@ -48,7 +49,7 @@ class Storage(CompressedManifestStaticFilesStorage):
 
 
 class _Minified:
-    """A finder of static files that minifies ours as they are read."""
+    """Finder that minifies Redrive's own files as they are read."""
 
     def __init__(self, storage: Any) -> None:
         self.storage = storage

@@ -1,4 +1,4 @@
-"""Text that strangers chose, made visible, and sentences of ours."""
+"""Display of untrusted text, and formatting of Redrive's own messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils.html import format_html, format_html_join
 
 from jobs_admin.core.fingerprint import SPLITS
 
-# What would move, hide or reorder the text around it. Tabs and line ends are left to `pre`.
+# Characters that would move, hide or reorder the text around them. Tabs and line ends are handled by `pre`.
 _INVISIBLE = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
 
 
@@ -18,13 +18,13 @@ def _is_invisible(character: str) -> bool:
 
 
 def _is_all_visible(text: str) -> bool:
-    # What is printable has nothing invisible, and Python knows that at once: character by character it was a fifth
-    # of a list's cost.
+    # Printable text contains nothing invisible, which Python determines quickly: checking each character was a fifth of
+    # a list's cost.
     return text.replace("\n", " ").replace("\t", " ").isprintable() or not any(map(_is_invisible, text))
 
 
 def visible(value):
-    """Text from strangers: control, direction and invisible characters are shown as their number, not obeyed."""
+    """Return untrusted text with control, direction and invisible characters displayed as their numbers."""
     text = str(value if value is not None else "")
     if _is_all_visible(text):
         return text
@@ -48,36 +48,36 @@ def visible(value):
 
 
 def visible_text(value) -> str:
-    """The same for an attribute, where there is no markup."""
+    """Return the same for an attribute, without markup."""
     text = str(value if value is not None else "")
     if _is_all_visible(text):
         return text
     return "".join(f"⟨U+{ord(c):04X}⟩" if _is_invisible(c) else c for c in text)
 
 
-# As a part of a group that was split says what it is, at the end of its message (core/fingerprint.py: `apart`).
+# The value of a part of a split group, at the end of its message (core/fingerprint.py: `apart`).
 _PART = re.compile(rf"(.*) \(((?:{'|'.join(SPLITS)}): .+)\)", re.DOTALL)
 
 
 def parted(message: str) -> tuple[str, str]:
-    """Return (message, `tenant: cobalt`): the message, and the part of a split, whose parts share the message."""
+    """Return (message, `tenant: cobalt`): the message, and the value of the part, whose siblings share the message."""
     found = _PART.fullmatch(message) if message.endswith(")") else None
     return (found[1], found[2]) if found else (message, "")
 
 
 def part_first(message: str) -> str:
-    """The same as one text, to be cut at its end."""
+    """Return the same as one text that can be truncated at its end."""
     rest, part = parted(message)
     return f"({part}) {rest}" if part else message
 
 
 def dotted(value):
-    """A dotted name in large letters: it may break after a dot, not within a word."""
+    """Return a dotted name for headings: it may break after a dot, not within a word."""
     return format_html_join("", "{}<wbr>", ((visible(part),) for part in re.findall(r"[^.]+\.?|\.", str(value))))
 
 
 def with_code(value):
-    """Sentences: what stands between backticks is code. Names in them are shown as `visible` does."""
+    """Return a message in which text between backticks is code, with names in it made `visible`."""
     pieces = str(value).split("`")
     return format_html_join(
         "",

@@ -1,7 +1,8 @@
-"""Toasts, the answers to acts: a sentence, a link to the result, and an undo if there is one.
+"""Toasts, the messages after acts: text, a link to the result, and an undo if possible.
 
-Carried by Django's messages, so that they survive a redirect without JavaScript. With it, plain messages disappear
-automatically, those with an undo stay until the next act, and errors until closed (redrive.js); the audit has all acts.
+They are carried by Django's messages, so that they survive a redirect without JavaScript. With JavaScript, plain toasts
+disappear automatically, those with an undo stay until the next act, and errors until closed (redrive.js). The audit has
+all acts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Toast:
     level: str  # success, warning, error, info
     link: str = ""
     link_text: str = ""
-    undo: str = ""  # where to POST to take it back
+    undo: str = ""  # URL for the POST that undoes the act
     undo_fields: tuple[tuple[str, str], ...] = ()
 
 
@@ -33,22 +34,22 @@ def add_toast(
     undo: str = "",
     undo_fields: list[tuple[str, object]] | None = None,
 ) -> None:
-    """Add a message for the person who acts; `undo` is the URL to POST `undo_fields` to."""
+    """Add a message for the acting person; `undo` is the URL for the POST of `undo_fields`."""
     parts = {"link": link, "link_text": link_text, "undo": undo, "fields": [[k, str(v)] for k, v in undo_fields or ()]}
     tags = json.dumps(parts) if link or undo else ""
     messages.add_message(request, getattr(messages, level.upper()), text, extra_tags=tags)
 
 
-MOST = 3  # at a time; what else was done, the audit tells
+MOST = 3  # shown at once; the audit has all acts
 
 
 def toasts(request: HttpRequest) -> list[Toast]:
-    """Return the pending toasts, latest last, and drop them."""
+    """Return and clear the pending toasts, latest last."""
     found = []
     for message in messages.get_messages(request):
         try:
             parts = json.loads(message.extra_tags or "{}")
-        except ValueError:  # somebody else's tags (Django's admin)
+        except ValueError:  # tags of other code (Django's admin)
             parts = {}
         fields = tuple((k, v) for k, v in parts.get("fields", ()))
         link, undo = parts.get("link", ""), parts.get("undo", "")

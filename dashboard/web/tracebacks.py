@@ -1,6 +1,6 @@
-"""A traceback for reading: the error that ended the job first, what caused it below, library frames folded.
+"""Readable tracebacks: the error that ended the job first, its causes below, library frames folded.
 
-Thousands of failures share a stack, so a stack's HTML is rendered once and cached, within a bound of memory.
+Thousands of failures share a stack, so its HTML is rendered once and cached, within a memory limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from dashboard.web.templates import render_to_string
+from dashboard.web.htmx import render_to_string
 from dashboard.web.text import visible
 from jobs_admin.core.traces import frames
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from pygments.lexers.python import PythonLexer
     from pygments.token import _TokenType
 
-MOST_SHOWN = 64 * 1024  # characters, from the end: the error's own frames stand there
-LONGEST_LINE = 1_000  # characters of code that are coloured
-MOST_CACHED = 4 * 1024 * 1024  # characters of HTML in the cache, of all stacks together
+MOST_SHOWN = 64 * 1024  # characters from the end, where the frames of the error itself are
+LONGEST_LINE = 1_000  # characters of a line that is highlighted
+MOST_CACHED = 4 * 1024 * 1024  # characters of HTML in the cache, for all stacks
 
 
 @dataclass(frozen=True, slots=True)
 class ShownFrame:
     file: str
-    place: str  # the end of the path, what one reads
+    place: str  # end of the path, for display
     line: int
     function: str
     code: SafeString | str
@@ -41,12 +41,12 @@ class ShownFrame:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some frames of one kind in a row, or the words between and after them."""
+    """Consecutive frames of one kind, or the text between and after frames."""
 
     is_application: bool = False
     frames: tuple[ShownFrame, ...] = ()
     words: str = ""
-    is_open: bool = False  # library frames: only where there is nothing else to read
+    is_open: bool = False  # library frames are open only if there are no others
 
     @property
     def last(self) -> ShownFrame:
@@ -57,15 +57,15 @@ class Piece:
 class Section:
     """One exception of a chain, in the order of its own lines."""
 
-    n: int  # from 1: the error that ended the job
-    how: str  # what it has to do with the one above it: "caused by"; "" of the first
-    error: str  # its type, or the first of its words
+    n: int  # from 1, the error that ended the job
+    how: str  # relation to the one above: "caused by"; "" for the first
+    error: str  # its type, or the first words of its text
     pieces: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    sections: tuple[Section, ...]  # the error that ended the job, then what led to it
+    sections: tuple[Section, ...]  # the error that ended the job, then its causes
     text: str
     is_cut: bool
 
@@ -85,13 +85,13 @@ _BETWEEN = re.compile(
 
 
 def parse(trace: str) -> Shown:
-    """`trace` in sections, the last exception first. Text that is no traceback is one section of words."""
+    """Parse `trace` into sections, the last exception first. Any other text becomes one section of text."""
     text = trace[-MOST_SHOWN:]
-    parts = _BETWEEN.split(text)  # the first cause, how the next came of it, the next …
+    parts = _BETWEEN.split(text)  # first cause, relation to the next, the next …
     found = []
     for n, place in enumerate(range(len(parts) - 1, -1, -2), 1):
         pieces = _pieces(parts[place])
-        # What led to the error above says so in the words that stand between the two.
+        # The text between two exceptions describes how the second followed from the first.
         between = parts[place + 1] if place + 1 < len(parts) else ""
         how = "" if n == 1 else "while handling" if between.startswith("During") else "caused by"
         found.append(Section(n, how, _error(pieces), tuple(pieces)))
@@ -165,14 +165,14 @@ def _pieces(text: str) -> list[Piece]:
 
 
 def _of_javascript(text: str) -> list[Piece]:
-    """A stack as V8 writes it: the error first, then its frames, the innermost first. Empty for other text."""
+    """Return a stack as written by V8: the error, then its frames, innermost first. Empty for other text."""
     known = frames(text)[::-1]
     lines = text.split("\n")
     end = next((n for n in range(len(lines), 0, -1) if lines[n - 1].startswith(_AT)), 0)
     begin = end
     while begin and lines[begin - 1].startswith(_AT):
         begin -= 1
-    if not known or end - begin != len(known):  # more of them than are read
+    if not known or end - begin != len(known):  # more frames than can be parsed
         return []
     pieces = [Piece(words=message)] if (message := "\n".join(lines[:begin]).strip("\n")) else []
     for is_application, row in groupby(known, key=lambda frame: frame.is_application):
@@ -188,13 +188,13 @@ def _place(file: str) -> str:
 
 
 def _code(body: list[str]) -> str:
-    """The source without what only underlines it."""
+    """Return the source line, without lines that only underline it."""
     lines = [line for line in body if line.strip(" ~^|")]
     indent = min((len(line) - len(line.lstrip()) for line in lines), default=0)
     return "\n".join(line[indent:] for line in lines)
 
 
-# The kinds of token that have a colour (parts.css), as pygments names them; the rest is ink.
+# Token types that have a colour (parts.css), as named by pygments; others have the text colour.
 _CSS_CLASSES = (
     ("Comment", "c"),
     ("Keyword", "k"),
@@ -210,14 +210,14 @@ _CSS_CLASSES = (
 
 @lru_cache(maxsize=1)
 def _lexer() -> PythonLexer:
-    from pygments.lexers.python import PythonLexer  # by the first traceback, not by every web process
+    from pygments.lexers.python import PythonLexer  # imported with the first traceback, not in every web process
 
     return PythonLexer(stripnl=False, ensurenl=False)
 
 
-@lru_cache(maxsize=1024)  # different stacks go through the same lines of libraries
+@lru_cache(maxsize=1024)  # different stacks share lines of libraries
 def _highlighted(code: str) -> SafeString:
-    # What has no colour needs no element.
+    # Tokens without a colour need no element.
     pieces = (
         format_html('<span class="{}">{}</span>', css_class, visible(text))
         if (css_class := _css_class(kind))
@@ -228,7 +228,7 @@ def _highlighted(code: str) -> SafeString:
 
 
 def highlighted(code: str) -> SafeString | str:
-    """Python as HTML: each token escaped, coloured by class. A line too long to be read is left as it is."""
+    """Return Python source as HTML with escaped tokens and a class per colour; overlong lines without colours."""
     return _highlighted(code) if len(code) <= LONGEST_LINE else visible(code)
 
 
@@ -238,7 +238,7 @@ def _css_class(kind: _TokenType) -> str:
 
 
 class _Cache:
-    """HTML by the hash of its stack; the least recently used is dropped first."""
+    """HTML by hash of the stack; the least recently used entry is evicted first."""
 
     def __init__(self, most: int) -> None:
         self.most, self.characters = most, 0
@@ -264,6 +264,18 @@ class _Cache:
 
 
 cache = _Cache(MOST_CACHED)
+
+
+_LAST_LINE = re.compile(r'<pre class="words">((?:[\w.]+\.)?(\w+))</pre>(?=\s*</div>\s*$)')
+
+
+def with_message(html: SafeString | str, error_type: str, message: str) -> SafeString | str:
+    """Return a stack with the message on its last line; stored stacks have none, so that equal ones are stored once."""
+    found = _LAST_LINE.search(html) if message else None
+    if found is None or found[2] != error_type.rpartition(".")[2]:
+        return html
+    line = format_html('<pre class="words">{}: {}</pre>', found[1], visible(message))
+    return SafeString(f"{html[: found.start()]}{line}{html[found.end() :]}")
 
 
 def as_html(sha256: str, text: Callable[[], str]) -> SafeString:

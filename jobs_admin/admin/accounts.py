@@ -19,7 +19,7 @@ from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, EVERY_SOURCE
 
 @admin.register(Role)
 class RoleAdmin(Records):
-    """Only for an admin of every source: whoever gives roles could give themselves any."""
+    """Roles, editable only by admins of every source: anyone who grants roles could grant themselves any."""
 
     needs = adds = changes = deletes = ADMIN_OF_ALL
     list_display = ("user", "source", "role")
@@ -34,7 +34,7 @@ class RoleAdmin(Records):
         self._warn_of_unknown(request, obj.source)
 
     def _warn_of_unknown(self, request: HttpRequest, source: str) -> None:
-        """A role may be given before its source is configured, so it is kept; a slip of the pen is said."""
+        """Warn of an unknown source: a role may be granted before its source is configured, but may also be a typo."""
         try:
             known = sorted(config.sources())
         except config.BadConfiguration:
@@ -61,10 +61,10 @@ class RoleAdmin(Records):
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(Records):
-    """Made by `manage.py token create`, which shows a token once. Here only its hash is known."""
+    """API tokens, which `manage.py token create` creates and shows once. Only the hash is stored."""
 
     needs = ADMIN_OF_ALL
-    list_display = ("name", "role", "source", "owner", "created_at", "revoked_at")
+    list_display = ("name", "role", "source", "owner", "networks", "created_at", "expires_at", "revoked_at")
     list_select_related = ("owner",)
     readonly_fields = ("sha256",)
     actions = ("revoke",)

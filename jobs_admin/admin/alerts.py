@@ -1,7 +1,7 @@
 """Alerts, silences, runbooks, alert rules, channels and deliveries.
 
-Alert rules are switched and channels enabled here by the same services as on their pages, where they are made and changed.
-Everything else is read only. No secret of a channel is shown, and its address only to admins of every source.
+Alert rules and channels are created and changed on their pages, and switched on and off here by the same services.
+Everything else is read-only. Secrets of channels are never shown; addresses only to admins of every source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, ENGINE, EVERY_SOURCE
 from jobs_admin.notices import reading
 from jobs_admin.rights import alert_sight
 
-_MOST_SILENCES = 2_000  # the newest, that are looked through for those that may be seen
+_MOST_SILENCES = 2_000  # latest silences checked for visibility
 
 
 @admin.register(Alert)
@@ -114,7 +114,7 @@ class RuleAdmin(Records):
 
 @admin.register(Channel)
 class ChannelAdmin(Records):
-    """Made, tested and rotated on their pages; here they can be enabled again."""
+    """Channels, created, tested and rotated on their pages; here they can only be re-enabled."""
 
     needs = ADMIN_OF_ALL
     list_display = ("name", "kind", "address", "failures", "disabled_at", "why_disabled", "changed_by", "changed_at")
@@ -176,7 +176,7 @@ class DeliveryAdmin(Records):
             "type", "source", "key", "channel", "state", "tries", "created_at", "tried_at", "next_try_at", "delivered_at",
             "status", "took_ms", "request",
         )  # fmt: skip
-        # What came back, and why it did not arrive, tells where the channel leads.
+        # The answer and the error of a delivery reveal the channel's address.
         return (*shown, "error", "answer", "log") if viewer(request).may(ADMIN, EVERY_SOURCE) else shown
 
     @admin.display(description="type")

@@ -1,7 +1,7 @@
-"""Failures and saved searches.
+"""Failures and saved views.
 
-Failures are found by our own search, and replayed and discarded by the same services as on the pages. Saved views are
-one's own and those that others share; they are made and changed on the failures page.
+Failures are found by Redrive's own search, and replayed and discarded by the same services as on the pages. Saved
+views, the viewer's own and shared ones, are created and changed on the failures page.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from jobs_admin.search import scope as scopes
 
 
 class QualifierFilter(admin.SimpleListFilter):
-    """A filter whose choices come from counters. It narrows nothing itself: `query_of` writes it into the search."""
+    """Filter with choices from counters. It does not filter itself: `query_of` adds it to the search."""
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, str]]:
         counted = FailureCount.objects.filter(scopes.visible(viewer(request)), count__gt=0)
@@ -54,13 +54,13 @@ FILTERED = ("state", "source", "queue", "task")
 
 
 def query_of(request: HttpRequest) -> Query:
-    """The search field and the chosen filters as one query in our own language."""
+    """Return the search field and the selected filters as one query."""
     chosen = [language.qualifier(name, request.GET[name]) for name in FILTERED if request.GET.get(name)]
     return parse(" ".join([request.GET.get("q", ""), *chosen]).strip(), timezone.now())
 
 
 class FailurePaginator(Paginator):
-    """Pages by the same slices as our own list, so that they cost the same at any number of failures."""
+    """Pages from the same slices as the failures page, so that their cost does not depend on the number of failures."""
 
     def __init__(self, rows: QuerySet, per_page: int, viewer: Viewer, query: Query) -> None:
         super().__init__(rows, per_page)
@@ -85,7 +85,7 @@ class FailurePaginator(Paginator):
 class FailureAdmin(Records):
     list_display = ("id", "state", "queue", "task", "error", "tenant", "failed_at")
     list_filter = tuple(_filter(name) for name in FILTERED)
-    search_fields = ("message",)  # makes the field appear; what it does is get_search_results
+    search_fields = ("message",)  # shows the field; get_search_results does the search
     search_help_text = "Search syntax as on the failures page: words, queue:emails, -error:KeyError, age:<2d …"
     ordering = ("-id",)
     sortable_by = ()
@@ -122,14 +122,14 @@ class FailureAdmin(Records):
         return FailurePaginator(queryset, per_page, viewer(request), query_of(request))
 
     def response_action(self, request: HttpRequest, queryset: QuerySet, **more: object) -> HttpResponse | None:
-        # Django's own code would fall over ids that are no numbers.
+        # Django's own code raises an error for ids that are not numbers.
         if any(whole_number(pk) is None for pk in request.POST.getlist(ACTION_CHECKBOX_NAME)):
             return HttpResponseBadRequest("A selected row is not a failure. Nothing was changed.")
         return super().response_action(request, queryset, **more)
 
     @admin.action(description="Replay…", permissions=["operate"])
     def replay(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
-        """To the page that shows what a replay does before anything is sent. There it is decided."""
+        """Redirect to the preview of the replay, where the person decides; nothing is sent before."""
         scope = _selected_jobs(request)
         if "query" in scope:
             given = {"q": scope["query"]}
@@ -148,7 +148,7 @@ class FailureAdmin(Records):
     def _act(
         self, request: HttpRequest, name: str, act: Callable[..., triage.Acted], came_of_it: str
     ) -> HttpResponse | None:
-        """Ask, then do it to what was chosen."""
+        """Ask for confirmation, then act on the selected failures."""
         scope = _selected_jobs(request)
         if "confirmed" not in request.POST:
             return self._confirm(request, name, scope)
@@ -175,7 +175,7 @@ class FailureAdmin(Records):
             "reading": language.reading(parse(scope["query"])) if scope.get("query") is not None else "",
             "scope": scope,
             "checkbox": ACTION_CHECKBOX_NAME,
-            # Of a whole search, one id stands for all: Django's admin wants some, the scope says which.
+            # Django's admin requires an id; for a complete search one stands for all, and the scope selects the rows.
             "ids": scope.get("selection") or request.POST.getlist(ACTION_CHECKBOX_NAME)[:1],
             "across": scope.get("query") is not None,
         }
@@ -183,25 +183,23 @@ class FailureAdmin(Records):
 
 
 def _selected_jobs(request: HttpRequest) -> dict[str, Any]:
-    """Return the jobs of an action: the search itself if all across the pages were chosen, otherwise the ticked rows.
+    """Return the jobs of an action: the search itself if all pages were selected, otherwise the ticked rows.
 
-    The confirmed search returns with the absolute times that were shown, never as thousands of ids.
+    A confirmed search is sent back with the absolute times that were shown, never as thousands of ids.
     """
     if request.POST.get("select_across") == "1":
         shown = request.POST.get("query") if "confirmed" in request.POST else None
         now = timezone.now()
         return {"query": shown if shown is not None else _pin_search(query_of(request), now)}
     ticked = request.POST.getlist(ACTION_CHECKBOX_NAME)
-    # Never empty: to the services an empty selection means the search instead, and an empty search means everything.
+    # Never empty: for the services an empty selection means the search, and an empty search means everything.
     return {"selection": [pk for pk in map(whole_number, ticked) if pk is not None] or [0]}
 
 
 def _pin_search(query: Query, now: timezone.datetime) -> str:
-    """Return the text of the search with absolute times; the default states included, so that it is never empty by
-    chance.
-    """
+    """Return the text of the search with absolute times and default states, so that it is never empty by accident."""
     if query.is_cut:
-        return language.format(query) + " " + "x" * language.MAX_CHARS  # stays too long, and so is refused as a scope
+        return language.format(query) + " " + "x" * language.MAX_CHARS  # too long, so that it is refused as a scope
     text = language.format(language.pin(query, now))
     return text if query.names_state else f"{text} state:{','.join(language.DEFAULT_STATES)}".strip()
 

@@ -1,4 +1,4 @@
-"""Groups and people's rules of grouping. Counted is only what the viewer may see: jobs, never the attempts of all."""
+"""Groups and grouping rules. Counts are of jobs that the viewer may see, never of all attempts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MUTED_FOR = timedelta(hours=24)
 
 
 class GroupList(ChangeList):
-    """The list with what the viewer may read of each group."""
+    """List of groups, reduced to what the viewer may read."""
 
     def _get_default_ordering(self) -> tuple[str, ...]:
         return ("-seen_last",)
@@ -43,7 +43,7 @@ class GroupList(ChangeList):
 class GroupForm(ModelForm):
     class Meta:
         model = Group
-        fields = ("assignee", "note", "runbook_url")
+        fields = ("assignee", "note", "runbook_url", "issue_url")
 
 
 @admin.register(Group)
@@ -54,14 +54,14 @@ class GroupAdmin(Records):
     list_display = ("title", "state", "dead", "jobs", "first", "last", "assignee")
     list_filter = ("state",)
     list_select_related = ("assignee",)
-    search_fields = ("error_type",)  # makes the field appear; what it does is get_search_results
+    search_fields = ("error_type",)  # shows the field; get_search_results does the search
     search_help_text = "Search syntax as on the groups page: words, queue:emails, state:resolved …"
     sortable_by = ("state", "first", "last")
     autocomplete_fields = ()
     actions = ("resolve", "mute")
     fields = (
         "page", "error", "fingerprint", "place", "state", "jobs", "dead", "first", "last", "assignee", "note",
-        "runbook_url",
+        "runbook_url", "issue_url",
     )  # fmt: skip
     readonly_fields = (
         "page", "error", "fingerprint", "place", "state", "jobs", "dead", "first", "last",
@@ -145,7 +145,7 @@ class GroupAdmin(Records):
 
     def get_form(self, request: HttpRequest, obj: Group | None = None, change: bool = False, **more):
         form = super().get_form(request, obj, change, **more)
-        if "assignee" in form.base_fields:  # the account is chosen here, not changed
+        if "assignee" in form.base_fields:  # the account is selected here, not edited
             widget = form.base_fields["assignee"].widget
             widget.can_add_related = widget.can_change_related = widget.can_view_related = False
         return form
@@ -175,7 +175,7 @@ class GroupAdmin(Records):
 
 @admin.register(GroupRule)
 class GroupRuleAdmin(Records):
-    """A rule says which groups there are, of every source: only for admins of all. Made and taken back on its page."""
+    """Grouping rules, which apply to every source: only for admins of all. Created and deleted on their page."""
 
     needs = ADMIN_OF_ALL
 

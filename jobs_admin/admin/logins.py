@@ -1,13 +1,13 @@
-"""Logins and groups of Django's permissions, in Redrive's own project.
+"""Logins and groups of Django permissions, in Redrive's own project.
 
-Whoever may edit accounts gains no right by it that they do not hold already, and each change is audited.
+Editing accounts grants no right that the editor does not have already, and every change is audited.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.admin import GroupAdmin as AccountGroupAdmin
@@ -23,15 +23,14 @@ from jobs_admin.core.text import representable
 from jobs_admin.db import audit
 from jobs_admin.models import Role
 from jobs_admin.models.access import PERMISSION
+from jobs_admin.rights import second_factor, sign_ins
 
-# Only a superuser sees these, and what somebody else sends for them is ignored.
+# Shown only to superusers; ignored in requests of anyone else.
 _RIGHTS = frozenset({"is_superuser", "groups", "user_permissions"})
 
 
 class KeepsRights(admin.ModelAdmin):
-    """Admin for which a non-superuser creates no superuser, and cannot change one: a new password would give them its
-    rights.
-    """
+    """Admin in which only a superuser can create or change a superuser: a new password would grant its rights."""
 
     needs = adds = changes = deletes = PERMISSION
 
@@ -53,7 +52,7 @@ class KeepsRights(admin.ModelAdmin):
 
 
 class ForSuperusers(admin.ModelAdmin):
-    """Groups of Django's permissions: whoever changes one could add to their own."""
+    """Groups of Django permissions, only for superusers: anyone else could add to their own."""
 
     needs = adds = changes = deletes = PERMISSION
 
@@ -101,6 +100,32 @@ class Audited(admin.ModelAdmin):
 
 class AuditedUserAdmin(Audited, KeepsRights, UserAdmin):
     act = "user"
+    actions = ("reset_second_factor", "end_sessions")
+
+    @admin.action(description="Reset second factor and end sessions", permissions=["change"])
+    def reset_second_factor(self, request: HttpRequest, chosen: QuerySet[AbstractUser]) -> None:
+        people = [user for user in self._changeable(request, chosen) if user.pk != request.user.pk]
+        # A hijacked session must not be sufficient to remove the second factor.
+        if chosen.filter(pk=request.user.pk).exists():
+            self.message_user(
+                request, "You replace your own second factor under Your account, with a code.", messages.ERROR
+            )
+        ended = sum(sign_ins.end(viewer(request), user) for user in people)
+        reset = sum(second_factor.remove(viewer(request), user, "second_factor.reset") for user in people)
+        self.message_user(request, f"{reset} second factors reset, {ended} sessions ended.", messages.SUCCESS)
+
+    @admin.action(description="End sessions", permissions=["change"])
+    def end_sessions(self, request: HttpRequest, chosen: QuerySet[AbstractUser]) -> None:
+        ended = sum(sign_ins.end(viewer(request), user) for user in self._changeable(request, chosen))
+        self.message_user(request, f"{ended} sessions ended.", messages.SUCCESS)
+
+    def _changeable(self, request: HttpRequest, chosen: QuerySet[AbstractUser]) -> list[AbstractUser]:
+        """Return the selected accounts that the person may change, with a message if some are excluded."""
+        people = [user for user in chosen if self.has_change_permission(request, user)]
+        if len(people) < len(chosen):
+            refused = len(chosen) - len(people)
+            self.message_user(request, f"{refused} accounts have more rights than you and were left.", messages.ERROR)
+        return people
 
     def _audited(self, user: AbstractUser) -> dict[str, object]:
         return {
@@ -124,7 +149,7 @@ def _permissions(manager: Manager[Permission]) -> list[str]:
 
 
 def register() -> None:
-    """Put these in the place of Django's own. In a project that Redrive is mounted in, accounts are the project's."""
+    """Replace Django's own admins of accounts. In a host project, accounts belong to the project."""
     admin.site.unregister(get_user_model())
     admin.site.unregister(AccountGroup)
     admin.site.register(get_user_model(), AuditedUserAdmin)

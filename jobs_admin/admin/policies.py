@@ -1,4 +1,4 @@
-"""Policies: published, put back and withdrawn by the same services as on their pages. A version itself never changes."""
+"""Policies: published, rolled back and withdrawn by the same services as on their pages. A version never changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REFUSED = (Refused, NotFound)
 
 
 class Document(forms.JSONField):
-    """As Django's, but nothing that is typed fails the page: nested too deep, a number too long, half of a character."""
+    """Django's JSON field, but no input makes the page fail: deep nesting, an overlong number, a lone surrogate."""
 
     def to_python(self, value: Any) -> Any:
         try:
@@ -31,13 +31,13 @@ class Document(forms.JSONField):
             raise ValidationError(f"This is not JSON: {error}. Nothing was changed.") from error
 
     def bound_data(self, data: Any, initial: Any) -> Any:
-        return None if data is None else InvalidJSONInput(data)  # as it was typed
+        return None if data is None else InvalidJSONInput(data)  # as entered
 
 
 class PolicyForm(forms.ModelForm):
-    """Form of a policy to be in force: in place of the version that the form was opened on, or under a name of its own."""
+    """Form that publishes a policy, as successor of the version that the form was opened on, or under a new name."""
 
-    viewer: Viewer  # set by the admin, for each request
+    viewer: Viewer  # set by the admin for each request
     called = forms.CharField(label="Name", max_length=63)
     expected_version = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
@@ -49,7 +49,7 @@ class PolicyForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.initial["reason"] = ""  # of the version before
+        self.initial["reason"] = ""  # would be that of the previous version
         if self.instance.pk:
             self.fields.pop("called", None)
             self.initial["expected_version"] = self.instance.version
@@ -104,7 +104,7 @@ class PolicyAdmin(Records):
         return () if obj is None else ("name", "version")
 
     def has_change_permission(self, request: HttpRequest, obj: PolicyVersion | None = None) -> bool:
-        """Allow changes of the version in force, which is replaced; former versions are history."""
+        """Allow changes only of the version in force, which is replaced; former versions are history."""
         if obj is None or not super().has_change_permission(request):
             return super().has_change_permission(request)
         return obj.is_published and policies.may_publish(viewer(request), obj.match_source)
@@ -124,7 +124,7 @@ class PolicyAdmin(Records):
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             return super().changeform_view(request, *args, **kwargs)
-        except _REFUSED as refused:  # between the form's look and the act, or for a right that only the act asks
+        except _REFUSED as refused:  # changed since the form was checked, or a right that only the act requires
             self.message_user(request, _refusal_text(refused), messages.ERROR)
             return HttpResponseRedirect(request.path)
 

@@ -1,4 +1,4 @@
-"""Base of all records: sight, paging, and foreign text displayed safely."""
+"""Base classes of all records: visibility, paging, and safe display of untrusted text."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PER_PAGE = 50
 
 
 def viewer(request: HttpRequest) -> Viewer:
-    """Return the viewer of the request; looked up once a request."""
+    """Return the viewer of the request, resolved once per request."""
     if not hasattr(request, "viewer"):
         request.viewer = viewer_of(request.user)
     return request.viewer
 
 
 def _holds(request: HttpRequest, right: str) -> bool:
-    """On at least one source; which rows they see follows from `get_queryset`."""
+    """Return whether the viewer has the role on at least one source; `get_queryset` decides which rows they see."""
     if right == NO_ROLE:
         return False
     if right == ADMIN_OF_ALL:
@@ -38,7 +38,7 @@ def _holds(request: HttpRequest, right: str) -> bool:
 
 
 def _marked(request: HttpRequest, response: HttpResponse) -> HttpResponse:
-    """The page with what strangers hid in their text made visible, wherever Django puts it."""
+    """Return the page with invisible characters of untrusted text made visible, wherever Django renders it."""
 
     def mark(rendered: TemplateResponse) -> None:
         rendered.content = marked(rendered.content.decode())
@@ -49,13 +49,13 @@ def _marked(request: HttpRequest, response: HttpResponse) -> HttpResponse:
 
 
 def _refuse_changes(request: HttpRequest) -> None:
-    """Raises PermissionDenied for what could change something on a read-only desk, also in a project's own admin."""
+    """Raise PermissionDenied for requests that could change a read-only desk, also in a host project's admin."""
     if request.method not in {"GET", "HEAD", "OPTIONS"} and config.is_read_only():
         raise PermissionDenied(config.READ_ONLY)
 
 
 class CappedPaginator(Paginator):
-    """Counts no further than the list can be leafed through."""
+    """Paginator that counts no further than the pages that can be reached."""
 
     @cached_property
     def count(self) -> int:
@@ -63,9 +63,9 @@ class CappedPaginator(Paginator):
 
 
 class Records(admin.ModelAdmin):
-    """Read-only admin. Other acts take a right: a role, ADMIN_OF_ALL or NO_ROLE."""
+    """Read-only admin. Other acts require a right: a role, ADMIN_OF_ALL or NO_ROLE."""
 
-    needs = VIEWER  # to see them
+    needs = VIEWER  # to see the records
     adds = NO_ROLE
     changes = NO_ROLE
     deletes = NO_ROLE
@@ -82,7 +82,7 @@ class Records(admin.ModelAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict | None = None
     ) -> HttpResponse:
         response = super().change_view(request, object_id, form_url, extra_context)
-        # A form must send back what it was given.
+        # A form must send back the original text.
         return response if self.has_change_permission(request) else _marked(request, response)
 
     def changeform_view(self, request: HttpRequest, *arguments: Any, **options: Any) -> HttpResponse:
@@ -94,7 +94,7 @@ class Records(admin.ModelAdmin):
         return super().delete_view(request, *arguments, **options)
 
     def act_on_each(self, request: HttpRequest, chosen: QuerySet[Any], act: Callable[[Any], object], done: str) -> None:
-        """Do `act` with each row, and show how many were `done`, and each refusal."""
+        """Apply `act` to each row, and report the number `done` and each refusal."""
         count = 0
         for row in chosen:
             name = getattr(row, "name", row.pk)

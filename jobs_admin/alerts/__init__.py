@@ -1,4 +1,4 @@
-"""Alerts: rules on depths, the episodes in which they are true, silences, and notices."""
+"""Alerts: alert rules on depths, the episodes in which they are true, silences, and notices."""
 
 from jobs_admin.alerts.acknowledging import (
     Acknowledgement,
@@ -28,6 +28,7 @@ from jobs_admin.alerts.reading import (
     Times,
     bundle,
     earlier,
+    episodes,
     events,
     firing,
     fold,
@@ -35,8 +36,18 @@ from jobs_admin.alerts.reading import (
     listing,
     times,
 )
-from jobs_admin.alerts.rule_status import RuleStatus, read_rule_status, rules_by_channel
-from jobs_admin.alerts.rules import check_rule, delete_rule, document, may_change, rule, rules, save_rule
+from jobs_admin.alerts.rules import (
+    RuleStatus,
+    check_rule,
+    delete_rule,
+    document,
+    may_change,
+    read_rule_status,
+    rule,
+    rules,
+    rules_by_channel,
+    save_rule,
+)
 from jobs_admin.alerts.runbooks import delete_runbook, runbooks, save_runbook
 from jobs_admin.alerts.runbooks import find_alert_runbook as runbook_of
 from jobs_admin.alerts.runbooks import may_change as may_change_runbooks
@@ -73,6 +84,7 @@ __all__ = [
     "document",
     "earlier",
     "end_silence",
+    "episodes",
     "events",
     "find_causes",
     "firing",

@@ -1,4 +1,4 @@
-"""Acknowledgement of alerts by an operator: reminders and escalation stop, until the acknowledgement is undone."""
+"""Acknowledgement of alerts by an operator: reminders and escalation stop until the acknowledgement is undone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from jobs_admin.alerts import reading, silencing
 from jobs_admin.alerts.transitions import move
+from jobs_admin.core.figures import clock
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.time_text import clock
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import authorize
 from jobs_admin.models import Alert, AuditEvent, Rule
@@ -23,25 +23,26 @@ from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
 from jobs_admin.models.alert import UNACKNOWLEDGED, AlertState
 from jobs_admin.rights import alert_sight
 
-LONGEST_COMMENT = 500  # as its event and the audit keep it
+LONGEST_COMMENT = 500  # as stored in its event and the audit
 ACT, UNDO_ACT = "alert.acknowledge", "alert.unacknowledge"
-CALLING = (AlertState.FIRING, AlertState.SILENCED)  # what can be acknowledged; a silenced one only by itself
+# States that can be acknowledged; a silenced alert only individually.
+CALLING = (AlertState.FIRING, AlertState.SILENCED)
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """The result of an act: the alert, and all that the act changed."""
+    """Result of an act: the alert, and all changes."""
 
     alert: Alert
-    changed: list[int]  # numbers of alerts, itself included unless it was resolved meanwhile
-    others: int = 0  # after an undo: alerts of the same acknowledgement that were left as they are
+    changed: list[int]  # numbers of alerts, including itself unless it was resolved meanwhile
+    others: int = 0  # after an undo: unchanged alerts of the same acknowledgement
 
 
 def acknowledge(viewer: Viewer, pk: int, comment: str = "", *, only_this: bool = False) -> Acknowledgement:
-    """Acknowledge the alert and all that fire in its bundle, or only this one. Of two operators at the same time, one
-    succeeds. Silenced ones are left alone: they call when their silence ends.
+    """Acknowledge the alert and all firing alerts of its bundle, or only this one.
 
-    Raises Refused, with the name of an operator who has acknowledged it already, and NotFound.
+    Of two concurrent operators, one succeeds. Silenced alerts are not changed: they notify when their silence ends.
+    Raises Refused, with the name of the operator who has already acknowledged it, and NotFound.
     """
     found = reading.get(viewer, pk)
     _authorize(viewer, found, ACT, "Acknowledging")
@@ -66,9 +67,9 @@ def acknowledge(viewer: Viewer, pk: int, comment: str = "", *, only_this: bool =
 
 
 def unacknowledge(viewer: Viewer, pk: int) -> Acknowledgement:
-    """Undo one's own acknowledgement: what is still as it left it calls again. Escalation counts from now.
+    """Undo one's own acknowledgement: alerts unchanged since then notify again. Escalation counts from now.
 
-    Raises Refused if all of these alerts were resolved, or are acknowledged by another operator, and NotFound.
+    Raises Refused if all these alerts were resolved, or are acknowledged by another operator, and NotFound.
     """
     found = reading.get(viewer, pk)
     _authorize(viewer, found, UNDO_ACT, "Undoing an acknowledgement")
@@ -95,14 +96,14 @@ def unacknowledge(viewer: Viewer, pk: int) -> Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """The reach of an acknowledgement of an alert and its notification."""
+    """The number of alerts that an acknowledgement of an alert and its notification includes."""
 
-    changed: int = 0  # alerts, itself included
-    silenced: int = 0  # others, which it leaves alone
+    changed: int = 0  # alerts, including itself
+    silenced: int = 0  # other alerts, which it does not change
 
 
 def count_calling(alerts: Collection[Alert]) -> dict[int, Calling]:
-    """Return the reach by number of alert. One query."""
+    """Return the reach by number of alert, in one query."""
     leaders = {one.told_with_id or one.pk for one in alerts}
     whose = Coalesce(F("told_with"), F("pk"))
     if not leaders:
@@ -119,17 +120,17 @@ def count_calling(alerts: Collection[Alert]) -> dict[int, Calling]:
 
 
 def count_undoable(viewer: Viewer, alert: Alert) -> int:
-    """Return how many alerts would call again if this viewer undid the acknowledgement; 0 for another operator's."""
+    """Return how many alerts would notify again if this viewer undid the acknowledgement; 0 for another operator's."""
     return alert_sight.own_acknowledgement(viewer, alert).filter(state=AlertState.ACKNOWLEDGED).count()
 
 
 def _lock_rule(alert: Alert) -> Rule:
-    """Lock the rule first, as the judge does: of two that change several alerts of it, one waits for the other."""
+    """Lock the rule first, as the evaluation does: of two processes that change several of its alerts, one waits."""
     return Rule.objects.select_for_update(of=("self",)).get(pk=alert.rule_id)
 
 
 def _acknowledged_object(viewer: Viewer, found: Alert, taken: list[Alert]) -> str:
-    """Return the object under which the audit has the acknowledgement: the alert from which it was made."""
+    """Return the object of the acknowledgement in the audit: the alert on which it was made."""
     own = AuditEvent.objects.filter(act=ACT, allowed=True, user_id=viewer.person_id, token_id=viewer.token_id)
     names = [f"alert:{one.pk}" for one in taken]
     made = own.filter(object__in=names, at__gte=found.acknowledged_at).order_by("pk").values_list("object", flat=True)
@@ -137,7 +138,7 @@ def _acknowledged_object(viewer: Viewer, found: Alert, taken: list[Alert]) -> st
 
 
 def _authorize(viewer: Viewer, alert: Alert, act: str, doing: str) -> None:
-    source = alert.source or EVERY_SOURCE  # its operators act on it
+    source = alert.source or EVERY_SOURCE  # operators of this source can act on it
     message = f"{doing} needs the role {{role}} on {{where}}. Nothing was changed."
     authorize(viewer, OPERATOR, source, act, f"alert:{alert.pk}", message=message, field="source")
 

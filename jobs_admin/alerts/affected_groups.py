@@ -1,4 +1,4 @@
-"""Groups affected by an alert: of its notice, and with what an operator needs to act on them."""
+"""Groups affected by an alert: for its notice, and for its page with what an operator needs to act on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs_admin.alerts.links import group_page, links, place_terms, state_term
 from jobs_admin.core import query as language
 from jobs_admin.core.alert_metrics import Link, Subject
 from jobs_admin.core.query import Query
-from jobs_admin.groups import group_numbers, group_places
+from jobs_admin.groups import dependencies, group_finder, group_numbers
 from jobs_admin.models import Alert, Failure, FailureCount, Group, Notice, Release, Rule
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.models.failure import FailureState
@@ -25,11 +25,11 @@ from jobs_admin.queues import rates
 from jobs_admin.rights import group_sight
 from jobs_admin.search import scope
 
-MOST_ONE_BY_ONE = 20_000  # jobs that are counted one by one, where no counter knows
-_MOST_COUNTERS = 200  # a group has one for each task and state
+MOST_ONE_BY_ONE = 20_000  # jobs counted from rows, if there is no counter
+_MOST_COUNTERS = 200  # a group has one counter per task and state
 _OPEN = (FailureState.DEAD, FailureState.REPLAYING)
-TENANTS_OVER = 500  # jobs of a group, the latest, whose tenants are counted
-_BEFORE = timedelta(minutes=30)  # a release this long before the condition was met may be its cause
+TENANTS_OVER = 500  # the latest jobs of a group, whose tenants are counted
+_BEFORE = timedelta(minutes=30)  # a release within this time before the condition was met may be its cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,10 @@ class RisenGroup:
 
 
 def groups_behind(alert: Alert, limit: int = 5) -> list[RisenGroup]:
-    """Return the groups of the alert's own jobs, counted within its search; not those of queues that share its notice.
+    """Return the groups of the alert's own jobs, counted within its search, without queues that share its notice.
 
-    For a resolved alert, the numbers of its last notice; if that covered other queues too, those of its link's search.
+    For a resolved alert, return the numbers of its last notice; if that covered other queues too, those of its link's
+    search.
     """
     if alert.is_open:
         return top_groups([alert], limit)
@@ -56,15 +57,16 @@ def groups_behind(alert: Alert, limit: int = 5) -> list[RisenGroup]:
         )
     firing = Notice.objects.filter(alert=alert, type=ALERT_FIRING).order_by("-pk")
     listed = firing.values_list("body__top_groups", flat=True).first() or []
-    # A notice names a group by its page.
+    # A notice identifies a group by the address of its page.
     counts = {unquote(one["url"].rstrip("/").rpartition("/")[2]): int(one["count"]) for one in listed[:limit]}
     groups = dict(Group.objects.filter(fingerprint__in=counts).values_list("fingerprint", "pk"))
     return _build_groups([(groups[name], n) for name, n in counts.items() if name in groups], alert)
 
 
 def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
-    """Return the groups of the dead jobs in the queues of these alerts, of one rule and source: by their largest
-    counters.
+    """Return the groups of the dead jobs in the queues of these alerts, largest counters first.
+
+    The alerts have one rule and one source.
     """
     if not alerts:
         return []
@@ -78,7 +80,8 @@ def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
             _count_by_group(Failure.objects.filter(scope.build_condition(Query(tuple(terms))))).most_common(limit),
             alerts[0],
         )
-    # A notice is written in a transaction: to find the large ones takes less than half of adding up a hundred thousand.
+    # A notice is written in a transaction: finding the largest counters takes less than half as long as adding up a
+    # hundred thousand.
     largest = _find_counters(alerts[0], counts, queues).order_by("-count", "group_id")[:_MOST_COUNTERS]
     found: Counter[int] = Counter()
     for group, n in largest.values_list("group_id", "count"):
@@ -87,7 +90,7 @@ def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
 
 
 class Prognosis(Protocol):
-    """As of `replays.prognosis`."""
+    """Protocol of `replays.prognosis.Prognosis`."""
 
     @property
     def code(self) -> str: ...
@@ -95,43 +98,44 @@ class Prognosis(Protocol):
     def reason(self) -> str: ...
 
 
-Predict = Callable[[Viewer, list[Group], datetime], Mapping[int, Prognosis]]  # group id -> why it fails again
+# Group id -> why it is likely to fail again.
+Predict = Callable[[Viewer, list[Group], datetime], Mapping[int, Prognosis]]
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A group behind an alert."""
+    """A group that contributes to an alert."""
 
-    group: Group  # as the viewer may read it
-    count: int  # unrecovered jobs where the alert counts
+    group: Group  # with the fields that the viewer may read
+    count: int  # unrecovered jobs that the alert counts
     tenants: int  # of the latest TENANTS_OVER of these
     has_all_tenants: bool
-    per_minute: float | None  # failed attempts now, in all queues; None for a group with sources out of sight
+    per_minute: float | None  # current failed attempts, in all queues; None for a group with hidden sources
     is_elsewhere: bool  # it has unrecovered jobs in other queues, too
     prognosis: Prognosis | None  # why its jobs are likely to fail again in a replay
-    place: str  # its tasks and its place in the code, in words
+    place: str  # its tasks and its place in the code, as text
+    dependencies: list[dependencies.Named]  # dependencies that its jobs failed on, at sources that the viewer sees
 
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """The failures behind an alert, as they are now."""
+    """The current failures behind an alert."""
 
-    leading: list[Cause]  # those that fail loudly now first, then the fullest
-    others: int  # groups that are not listed
-    dead: int  # jobs
+    leading: list[Cause]  # those that fail frequently now first, then by size
+    others: int  # groups not listed
+    dead: int  # dead jobs
     release: Release | None  # of the source, shortly before the condition was met
 
 
 def has_failures_behind(alert: Alert) -> bool:
-    """Return whether failing jobs make it fire: not a crash of a worker, nor a source that does not answer."""
-    return alert.rule.measure.link is not Link.QUARANTINE and alert.rule.measure.subject is not Subject.SOURCE
+    """Return whether failing jobs make it fire, as opposed to a worker crash or an unreachable source."""
+    return alert.rule.measure.link is not Link.QUARANTINE and not alert.rule.measure.meaning
 
 
 def find_causes(viewer: Viewer, alert: Alert, now: datetime, predict: Predict, limit: int = 3) -> Causes:
-    """Return the groups of an open alert's own jobs, with what an operator needs to act. The number of queries does
-    not depend on the number of groups.
+    """Return the groups of an open alert's own jobs, with what an operator needs to act.
 
-    `predict`: `replays.prognosis.predict`.
+    The number of queries does not depend on the number of groups. `predict`: `replays.prognosis.predict`.
     """
     counts: Counter[int] = Counter()
     dead: Counter[int] = Counter()
@@ -139,7 +143,7 @@ def find_causes(viewer: Viewer, alert: Alert, now: datetime, predict: Predict, l
     for group, state, n in counted:
         counts[group] += n
         dead[group] += n if state == FailureState.DEAD else 0
-    # The largest counters are read: jobs of further groups are only added up.
+    # Only the largest counters are read; jobs of further groups are added up.
     more_dead, more_groups = (
         _count_further(alert, dead.total(), len(counts)) if len(counted) >= _MOST_COUNTERS else (0, 0)
     )
@@ -147,10 +151,11 @@ def find_causes(viewer: Viewer, alert: Alert, now: datetime, predict: Predict, l
     partial = group_sight.restrict(viewer, groups.values())
     prognoses = predict(viewer, list(groups.values()), now) if groups else {}
     per_minute = group_numbers.per_minute(list(counts), now)
-    # What fails loudly now goes before what has more jobs.
+    # Groups that fail frequently now come before those with more jobs.
     order = sorted(groups, key=lambda pk: (per_minute[pk] < rates.LOUD_PER_MIN, -counts[pk], pk))
     pks = order[:limit]
-    places = group_places.read_places([groups[pk] for pk in pks], viewer)
+    places = group_finder.read_places([groups[pk] for pk in pks], viewer)
+    named = dependencies.of_groups(viewer, pks)
     tenants = _count_tenants(alert, pks)
     elsewhere = {
         one.group_id for one in group_numbers.counters(viewer, pks)
@@ -165,6 +170,7 @@ def find_causes(viewer: Viewer, alert: Alert, now: datetime, predict: Predict, l
             pk in elsewhere,
             prognoses.get(pk),
             places[pk].words,
+            named.get(pk, []),
         )
         for pk in pks
     ]
@@ -178,9 +184,7 @@ def find_causes(viewer: Viewer, alert: Alert, now: datetime, predict: Predict, l
 
 
 def count_outcomes(viewer: Viewer, alert: Alert, now: datetime) -> tuple[Counter[str], list[RisenGroup]]:
-    """Return state -> jobs, and the fullest groups, of the failures that an alert leads to: of the latest
-    MOST_ONE_BY_ONE.
-    """
+    """Return state -> jobs, and the largest groups, of the latest MOST_ONE_BY_ONE failures that an alert links to."""
     found = Failure.objects.filter(scope.visible(viewer), scope.build_condition(_search(alert, now)))
     rows = list(found.order_by("-pk").values_list("state", "group")[:MOST_ONE_BY_ONE])
     groups = Counter(group for _, group in rows if group is not None)
@@ -192,7 +196,7 @@ def _search(alert: Alert, now: datetime) -> Query:
 
 
 def _count_states(viewer: Viewer, alert: Alert, now: datetime) -> list[tuple[int, str, int]]:
-    """Return group, state and jobs, of what the alert counts: from counters, or of the latest where these do not know."""
+    """Return (group, state, jobs) as the alert counts them: from counters, or from the latest rows."""
     states = (*_OPEN, FailureState.RETRYING) if alert.rule.measure.link is Link.FAILED else _OPEN
     if alert.rule.measure.subject is Subject.VIEW:
         mine = Q(scope.visible(viewer), scope.build_condition(_search(alert, now)), state__in=states)
@@ -207,7 +211,7 @@ def _count_states(viewer: Viewer, alert: Alert, now: datetime) -> list[tuple[int
 
 
 def _count_further(alert: Alert, dead: int, groups: int) -> tuple[int, int]:
-    """Return the dead jobs where the alert counts, and the groups, beyond these counts."""
+    """Return the dead jobs that the alert counts, and the groups, beyond these counts."""
     if alert.rule.measure.subject is Subject.VIEW or _is_narrowed(alert.rule):
         return 0, 0
     found = _find_counters(alert, Q(state__in=_OPEN), []).aggregate(
@@ -221,7 +225,7 @@ def _count_tenants(alert: Alert, pks: Sequence[int]) -> dict[int, tuple[int, boo
     if not pks:
         return {}
     table = Failure._meta.db_table
-    # A slice for each group and state, each from its index; the place is looked at within.
+    # One slice per group and state, read from its index; source and queue are checked within the slice.
     one = f"SELECT group_id, source, queue, tenant FROM {table} WHERE group_id = %s AND state = %s ORDER BY id DESC LIMIT {TENANTS_OVER}"
     slices, values = [], list[object]()
     for pk in pks:
@@ -250,18 +254,18 @@ def _find_counters(alert: Alert, more: Q, queues: Sequence[str]) -> QuerySet[Fai
 
 
 def _is_narrowed(rule: Rule) -> bool:
-    """Return whether the rule looks at some jobs of a queue only, which the counters by queue do not know."""
+    """Return whether the rule counts only some jobs of a queue, which counters by queue do not distinguish."""
     return rule.measure.subject is not Subject.VIEW and rule.is_narrowed
 
 
 def _count_by_group(failures: QuerySet[Failure]) -> Counter[int]:
-    """Group id -> jobs, of the latest MOST_ONE_BY_ONE of them."""
+    """Return group id -> jobs, among the latest MOST_ONE_BY_ONE."""
     latest = failures.filter(group__isnull=False).order_by("-pk").values_list("group_id", flat=True)
     return Counter(pk for pk in latest[:MOST_ONE_BY_ONE] if pk is not None)
 
 
 def _build_groups(counted: Sequence[tuple[int, int]], alert: Alert) -> list[RisenGroup]:
-    """Return the groups visible to everyone who sees the alert's source: a notice goes to all of them."""
+    """Return the groups visible to everyone who sees the alert's source, because a notice is sent to all of them."""
     seen = group_sight.viewer_of_sources([alert.source]) if alert.source else ENGINE
     groups = group_sight.read(seen, [pk for pk, _ in counted])
     return [

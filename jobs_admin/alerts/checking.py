@@ -1,4 +1,4 @@
-"""Validation of rules: every bound, in words."""
+"""Validation of alert rules: every limit, with its message."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Wrong(Exception):
 
 
 def parse_rule(viewer: Viewer, document: object) -> dict[str, Any]:
-    """Parse a document with its defaults, each value as the table stores it; `channels` and `escalate_to` as rows.
+    """Parse a document with its defaults into column values; `channels` and `escalate_to` as rows.
 
     Raises Refused with all problems.
     """
@@ -69,7 +69,7 @@ def parse_rule(viewer: Viewer, document: object) -> dict[str, Any]:
 
 
 def _check_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict[str, str]:
-    """Return the fields that do not apply to the metric, and numbers that contradict each other."""
+    """Return problems: fields that do not apply to the metric, and contradictory numbers."""
     metric, wrong = found["metric"], {}
     measure = METRICS[metric]
     for name in ("task", "group", "tenant"):
@@ -94,7 +94,7 @@ def _check_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict
 
 
 def bound(metric: str, tenant: str = "*") -> tuple[float, str]:
-    """Return the largest threshold, and the range in words."""
+    """Return the largest threshold, and the range as text."""
     if METRICS[metric].is_narrowed and tenant != "*":
         return LARGEST_OF_TENANT, (
             f"from 0 to {LARGEST_OF_TENANT:,} where it is of a tenant: up to {MOST_ONE_BY_ONE:,} jobs are counted"
@@ -102,11 +102,11 @@ def bound(metric: str, tenant: str = "*") -> tuple[float, str]:
     return METRICS[metric].bound()
 
 
-# -- one value ----------------------------------------------------------------------------------------------------
+# -- single values -----------------------------------------------------------------------------------------------
 
 
 def parse_line(given: object, longest: int, what: str) -> str:
-    """Return the text as one line. Raises ValueError with a sentence."""
+    """Return the text as one line. Raises ValueError with a message."""
     if not isinstance(given, str):
         raise ValueError(f"{what} must be text.")
     line = " ".join(representable(given).split())
@@ -116,7 +116,7 @@ def parse_line(given: object, longest: int, what: str) -> str:
 
 
 def parse_url(given: object) -> str:
-    """Return an http or https address, or empty. Raises ValueError with a sentence."""
+    """Return an http or https address, or empty. Raises ValueError with a message."""
     line = parse_line(given, LONGEST_URL, "A runbook's address")
     try:
         if line:

@@ -1,5 +1,6 @@
-"""Closing of alerts that are no longer evaluated: their rule or saved view was deleted, switched off, or changed its
-condition.
+"""Closing of alerts that are no longer evaluated.
+
+Their rule or saved view was deleted, disabled, or given another condition.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _SAME = ("metric", "task", "group", "tenant")
 
 
 def close_rule(rule: Rule, reason: str, now: datetime) -> bool:
-    """Close the rule's alerts, in the transaction that ends and has locked the rule. Return whether there was one."""
+    """Close the rule's alerts. The caller's transaction has locked the rule. Return whether there was one."""
     return _close(rule, _open(rule), reason, now)
 
 
 def close_uncovered(rule: Rule, before: Mapping[str, Any], by: str, now: datetime) -> None:
-    """Close alerts after a change, in its transaction: the rule was switched off, or has another condition."""
+    """Close alerts after a change, in its transaction: the rule was disabled, or has another condition."""
     if not rule.enabled:
         if before["enabled"]:
             close_rule(rule, f"Rule disabled by {by}.", now)
@@ -46,8 +47,9 @@ ELSEWHERE = "the new condition does not cover this subject."
 
 
 def close_subjects(rule: Rule, source: str, reasons: Mapping[str, str], now: datetime) -> bool:
-    """Close alerts of a source by subject, which are no longer evaluated; return whether there was one. The rule is
-    locked.
+    """Close a source's alerts on these subjects, which are no longer evaluated.
+
+    The rule is locked. Return whether there was one.
     """
     gone = [one for one in _open(rule) if one.source == source and one.subject in reasons]
     changed = False
@@ -59,13 +61,13 @@ def close_subjects(rule: Rule, source: str, reasons: Mapping[str, str], now: dat
 def is_covered(rule: Rule, alert: Alert) -> bool:
     """Return whether the rule now covers the alert's source and subject."""
     queue = rule.queue == "*" or matches(rule.queue, alert.subject)
-    # What is of no source in particular is of all that a pattern names.
+    # An alert without a source belongs to all sources that a pattern matches.
     source = "*" in rule.source if not alert.source else matches(rule.source, alert.source)
     return queue and source
 
 
 def _open(rule: Rule) -> list[Alert]:
-    """Locked: who acknowledges one meanwhile comes before, and it is closed all the same, or after."""
+    """Return the rule's open alerts, locked: a concurrent acknowledgement comes before or after the closing."""
     open_ = Alert.objects.select_for_update().filter(rule=rule).exclude(state=AlertState.RESOLVED)
     return list(open_.order_by("pk"))
 
@@ -86,15 +88,14 @@ def _close(rule: Rule, alerts: Iterable[Alert], reason: str, now: datetime) -> b
     return changed
 
 
-pass  # folded
-
-DESK = Viewer("redrive")  # as the audit names who does what follows from another act
+DESK = Viewer("redrive")  # actor in the audit for consequences of another act
 WHY = "The view of the rule was deleted. The rule is disabled."
 
 
 def switch_off_rules_on(view: SavedView) -> None:
-    """Switch off the rules on a view before it is deleted, in the same transaction: its alerts are closed with a
-    notice.
+    """Disable the rules on a view before it is deleted, in the same transaction.
+
+    Their alerts are closed with a notice.
     """
     with transaction.atomic():
         for rule in Rule.objects.select_for_update().filter(view=view.pk, deleted_at=None).order_by("pk"):

@@ -1,7 +1,7 @@
-"""Evaluation of alert rules: alerts begin, fire, are silenced, and end, with notices.
+"""Evaluation of alert rules: alerts start, fire, are silenced and resolved, with notices.
 
-Several watches may evaluate at once. Each round is of one moment, a multiple of EVERY_S; a second round of the same
-moment, or one with outdated readings, changes nothing.
+Several `watch` processes may evaluate concurrently. Each round has a time, a multiple of EVERY_S; a second round of the
+same time, or one with outdated readings, changes nothing.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from jobs_admin.alerts.measuring import Key, Measured, Values
 from jobs_admin.alerts.transitions import FIRED, LONGEST_REASON, move
 from jobs_admin.core import alert_state, keys
 from jobs_admin.core.alert_state import QUIET, Act, Phase, Stand
+from jobs_admin.core.figures import dated
 from jobs_admin.core.text import representable
-from jobs_admin.core.time_text import dated
 from jobs_admin.models import Alert, AlertEvent, Rule, Silence
 from jobs_admin.models.alert import AlertState
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 5
-OLD_S = 10.0  # what was read longer ago than this changes nothing
+OLD_S = 10.0  # older readings change nothing
 _TIMES = ("opened_at", "below_since", "fired_at", "told_at", "escalated_at")
-_SET_BACK = timedelta(minutes=1)  # a clock that was set back: what was judged later than this has not happened yet
+# Tolerance for a clock that was set back: evaluations dated later than this are ignored.
+_SET_BACK = timedelta(minutes=1)
 _AT_ONCE = 500
 
 
 class _TooOld(Exception):
-    """Readings are too old by the time they would be written: the process stood still."""
+    """Readings would be too old when written, because the process was suspended."""
 
 
-_ENDS_THE_ROUND = (_TooOld, OperationalError, InterfaceError)  # what the rule is not to blame for
+_ENDS_THE_ROUND = (_TooOld, OperationalError, InterfaceError)  # errors not caused by the rule
 
 
 @dataclass(slots=True)
@@ -55,19 +56,21 @@ class Observation:
 
 @dataclass(slots=True)
 class Round:
-    """Observations of one rule and source, to be settled in one transaction."""
+    """Observations of one rule and source, settled in one transaction."""
 
     rule: Rule
     source: str
     observations: dict[str, Observation] = field(default_factory=dict)
-    gone: dict[str, str] = field(default_factory=dict)  # which alert is closed because nobody looks any more, and why
-    left_out: int = 0  # subjects over the threshold, beyond the bound of open alerts
-    give_way: dict[str, str] = field(default_factory=dict)  # which alert is closed, and for what far worse
+    # Alert to be closed because its subject is no longer observed -> the reason.
+    gone: dict[str, str] = field(default_factory=dict)
+    left_out: int = 0  # subjects over the threshold, beyond the limit of open alerts
+    # Alert to be closed -> the far worse subject that replaces it.
+    give_way: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    at: datetime  # of the round
+    at: datetime  # time of the round
     silences: list[Silence]
     must_be_fresh: Callable[[], None]  # raises _TooOld
 
@@ -75,8 +78,8 @@ class Moment:
 def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool:
     """Evaluate all rules once. Return whether an alert changed its state.
 
-    `clock` returns the present time, so that a process that stood still since `now` notices; without one, only the time
-    since the call counts.
+    `clock` returns the present time, which reveals that the process was suspended since `now`; without it, only the
+    time since the call counts.
     """
     began = time.monotonic()
 
@@ -93,13 +96,13 @@ def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool
     changed, same = False, []
     failed: dict[str, str] = {}
     try:
-        # Who was not reached in the last round, because it took too long, has the first turn in this one.
+        # Rules that the last round did not reach in time come first.
         for rule in sorted(rules, key=lambda one: _reached_at.get(one.pk, 0.0)):
             try:
                 values = measured.read(rule)
                 if values is None:
                     continue
-                _reached_at[rule.pk] = time.monotonic()  # also where it fails: the others come before it next time
+                _reached_at[rule.pk] = time.monotonic()  # also if it fails, so that others come first next time
                 settled, still = _plan_rounds(rule, values, open_.get(rule.pk, {}), measured, moment)
                 for one in settled:
                     changed |= _settle(one, moment)
@@ -107,7 +110,7 @@ def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool
             except _ENDS_THE_ROUND:
                 _reached_at[rule.pk] = time.monotonic()
                 raise
-            except Exception as error:  # one rule must not end the others; it is shown
+            except Exception as error:  # one rule must not stop the others; the error is shown
                 _reached_at[rule.pk] = time.monotonic()
                 failed[rule.name] = _note_failed(rule, error)
             if len(same) >= _AT_ONCE:
@@ -122,7 +125,7 @@ def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool
     return changed
 
 
-# rule -> when this process last judged it, on the machine's clock.
+# rule -> when this process last evaluated it, by the monotonic clock.
 _reached_at: dict[int, float] = {}
 # rule -> its logged error: logged once, however often it occurs.
 _logged: dict[int, str] = {}
@@ -137,7 +140,7 @@ def _note_failed(rule: Rule, error: Exception) -> str:
 
 
 def _show_failed(failed: Mapping[str, str], well: set[int]) -> None:
-    """Report rules that could not be evaluated to `doctor`, for a minute; the first of many."""
+    """Report the first rules that could not be evaluated to `doctor`, for a minute."""
     for pk in well & _logged.keys():
         del _logged[pk]
     if failed:
@@ -162,7 +165,10 @@ def _open_alerts(at: datetime) -> dict[int, dict[Key, Alert]]:
 
 
 def _correct_ahead(ahead: Iterable[Alert], at: datetime) -> None:
-    """Correct times after the clock was set back: future times count from now, or nothing would fire or end until then."""
+    """Correct times after the clock was set back: future times become now.
+
+    Otherwise nothing would fire or end until then.
+    """
     for alert in ahead:
         late = {name: at for name in _TIMES if (moment := getattr(alert, name)) and moment > at + _SET_BACK}
         Alert.objects.filter(pk=alert.pk, transitions=alert.transitions).update(**late)
@@ -171,7 +177,7 @@ def _correct_ahead(ahead: Iterable[Alert], at: datetime) -> None:
 
 
 def _close_remaining(pk: int, moment: Moment) -> bool:
-    """Close alerts of a rule that is off: the act that switched it off closed those open at that time."""
+    """Close remaining alerts of a disabled rule; those open when it was disabled were closed by that act."""
     with transaction.atomic():
         rule = Rule.objects.select_for_update(of=("self",)).filter(pk=pk).exclude(enabled=True, deleted_at=None).first()
         if rule is None:
@@ -181,7 +187,7 @@ def _close_remaining(pk: int, moment: Moment) -> bool:
         return closing.close_rule(rule, f"The rule was {how}.", moment.at)
 
 
-# -- what has to be settled ---------------------------------------------------------------------------------------
+# -- planning ----------------------------------------------------------------------------------------------------
 
 
 def _plan_rounds(
@@ -209,7 +215,7 @@ def _plan_rounds(
         taken = found[:free] + [pair for pair in found[free:] if pair[0] in set(give_way.values())]
         for subject, value in taken:
             round_of(source).observations[subject] = Observation(
-                value, measured.block_reason(rule.metric, source, subject)
+                value, measured.block_reason(rule, source, subject, value)
             )
         if give_way:
             round_of(source).give_way = give_way
@@ -223,7 +229,7 @@ def _plan_rounds(
         if why:
             round_of(key[0]).gone[key[1]] = why
             continue
-        observed = Observation(value, measured.block_reason(rule.metric, *key))
+        observed = Observation(value, measured.block_reason(rule, *key, value))
         stand, act = alert_state.step(
             _stand(alert, moment.at),
             observed.value,
@@ -247,7 +253,7 @@ def _plan_rounds(
 
 
 def _value(rule: Rule, alert: Alert, value: float | None, measured: Measured) -> float | None:
-    """Return the value of an open alert; where too few jobs end in its queue for a share, that of the last hour."""
+    """Return the value of an open alert. If too few jobs end in its queue for a share, use that of the last hour."""
     if value is not None or rule.no_data != alert_state.KEEP:
         return value
     lately = measured.quiet_share(rule.metric, (alert.source, alert.subject))
@@ -268,7 +274,7 @@ def _find_above(
 
 
 def _flips(rule: Rule, alert: Alert, silences: Sequence[Silence]) -> bool:
-    """Return whether a silence began or ended for it."""
+    """Return whether a silence started or ended for it."""
     if alert.state not in (AlertState.FIRING, AlertState.SILENCED):
         return False
     is_silenced = silencing.silenced_by(silences, alert, rule.name) is not None
@@ -288,19 +294,20 @@ def _is_notice_due(rule: Rule, alerts: Sequence[Alert], now: datetime, left_out:
     )
 
 
-# -- settling -----------------------------------------------------------------------------------------------------
+# -- settling ----------------------------------------------------------------------------------------------------
 
 
 def _settle(one: Round, moment: Moment) -> bool:
-    """Make the transitions of a rule and source and write their notices, or nothing at all. Return whether there was
-    one.
+    """Make the transitions of a rule and source and write their notices, or change nothing.
+
+    Return whether there was one.
     """
     with transaction.atomic():
-        # Rounds of other watches, and whoever changes the rule, come before or after, never beside.
+        # Serializes with rounds of other processes and with changes of the rule.
         locked = Rule.objects.select_for_update(of=("self",)).filter(pk=one.rule.pk, deleted_at=None, enabled=True)
         rule = locked.filter(changed_at=one.rule.changed_at).select_related("view").first()
         if rule is None:
-            return False  # it was changed meanwhile: the next round judges by what it says now
+            return False  # it was changed meanwhile: the next round evaluates the new rule
         moment.must_be_fresh()
         is_gone = bool(one.gone) and closing.close_subjects(rule, one.source, one.gone, moment.at)
         open_ = Alert.objects.filter(rule=rule, source=one.source).exclude(state=AlertState.RESOLVED)
@@ -327,9 +334,7 @@ def _settle(one: Round, moment: Moment) -> bool:
 
 
 def _make_room(one: Round, alerts: dict[str, Alert], moment: Moment) -> bool:
-    """Close alerts that give their place to something far worse; without a notice, as the rest of their bundle
-    continues.
-    """
+    """Close alerts that a far worse subject replaces; without a notice, because the rest of their bundle continues."""
     changed = False
     for subject, worse in one.give_way.items():
         alert = alerts.get(subject)
@@ -352,7 +357,7 @@ def _gives_way(alert: Alert, worse: str, at: datetime) -> bool:
 
 
 def _begin(rule: Rule, source: str, subject: str, observed: Observation, moment: Moment) -> list[tuple[Alert, str]]:
-    """A new episode, not written yet, and why it began."""
+    """Return a new, unsaved episode and why it started."""
     stand, act = alert_state.step(
         QUIET, observed.value, moment.at.timestamp(), _numbers(rule), is_blocked=bool(observed.block_reason)
     )
@@ -378,7 +383,7 @@ def _begin(rule: Rule, source: str, subject: str, observed: Observation, moment:
 
 
 def _ended_since(rule: Rule, source: str, at: datetime) -> set[str]:
-    """Return the subjects of which an episode ended by a later observation."""
+    """Return the subjects with an episode that a later observation ended."""
     over = Alert.objects.filter(rule=rule, source=source, state=AlertState.RESOLVED, resolved_at__gte=at)
     return set(over.filter(judged_at__gte=at, judged_at__lt=at + _SET_BACK).values_list("subject", flat=True))
 
@@ -400,13 +405,13 @@ def _write_begun(begun: Sequence[tuple[Alert, str]], at: datetime) -> None:
 
 
 def _advance(rule: Rule, alert: Alert, observed: Observation, moment: Moment) -> bool:
-    """Make the next step of an open alert. Return whether its state changed."""
+    """Make the next transition of an open alert. Return whether its state changed."""
     at = moment.at
     stand, act = alert_state.step(
         _stand(alert, at), observed.value, at.timestamp(), _numbers(rule), is_blocked=bool(observed.block_reason)
     )
     if stand.judged_at != at.timestamp():
-        return False  # judged by a younger look already
+        return False  # already evaluated with a later reading
     judged = Q(judged_at__gte=at, judged_at__lt=at + _SET_BACK)
     if act is Act.DROP:
         mine = Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state).exclude(judged)
@@ -426,7 +431,7 @@ def _advance(rule: Rule, alert: Alert, observed: Observation, moment: Moment) ->
 
 
 def _flip(rule: Rule, alert: Alert, moment: Moment, judged: Q, values: dict) -> bool:
-    """A silence begins for what fires, or ends."""
+    """Start or end the silencing of a firing alert."""
     if not _flips(rule, alert, moment.silences):
         return False
     if alert.state == AlertState.FIRING:
@@ -437,7 +442,7 @@ def _flip(rule: Rule, alert: Alert, moment: Moment, judged: Q, values: dict) -> 
 
 
 def _hold(alert: Alert, judged: Q, values: dict) -> bool:
-    """Record that an alert is held, or no longer held, as an event."""
+    """Record as an event that an alert is held, or no longer held."""
     if values["held_because"] == alert.held_because:
         Alert.objects.filter(pk=alert.pk, transitions=alert.transitions).exclude(judged).update(**values)
         return False
@@ -446,7 +451,7 @@ def _hold(alert: Alert, judged: Q, values: dict) -> bool:
 
 
 def _fired_state(rule: Rule, alert: Alert, moment: Moment) -> tuple[str, str]:
-    """Firing, or silenced and by whom."""
+    """Return the state of a fired alert: firing, or silenced and by whom."""
     by = silencing.silenced_by(moment.silences, alert, rule.name)
     if by is None:
         return AlertState.FIRING, ""
@@ -487,7 +492,7 @@ def _moved(alert: Alert, stand: Stand) -> bool:
     return stand.value != alert.value or _time(stand.below_since) != alert.below_since
 
 
-# -- between the table and the machine ----------------------------------------------------------------------------
+# -- conversion between rows and the state machine -----------------------------------------------------------------
 
 
 def _numbers(rule: Rule) -> alert_state.Numbers:

@@ -1,7 +1,7 @@
-"""Links of an alert: its own page, its failures, and the draft of their replay.
+"""Links of an alert: its page, its failures, and the draft of their replay.
 
-A link is a search with absolute times, so that it shows the same failures later, whatever has become of them: a job
-that was replayed succeeded, or failed again with a later time; a discarded one is no longer dead.
+A link is a search with absolute times, so that it finds the same failures later, whatever their state: a replayed job
+has succeeded, or failed again at a later time; a discarded one is no longer dead.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from jobs_admin.core.alert_metrics import Link, Subject
 from jobs_admin.core.query import All, Any, Match, Numbers, Query, Term, Time, Value
 from jobs_admin.models import Alert, DepthSample, Rule
 
-MOST_QUEUES = 20  # named in one search
-_BEFORE = timedelta(hours=1)  # where no sample tells since when the oldest is dead
+MOST_QUEUES = 20  # in one search
+_BEFORE = timedelta(hours=1)  # if no sample has the time of the oldest dead job
 _ENDED = ("dead", "discarded", "gone")
 
 
@@ -27,15 +27,15 @@ class Links:
     url: str  # of the alert's page
     failures_query: str
     failures_url: str
-    replay_query: str  # what is still dead of them
-    replay_url: str  # its draft; nothing is started. Empty where the act is to readmit.
+    replay_query: str  # finds those that are still dead
+    replay_url: str  # the replay's draft form; starts nothing. Empty if the suitable act is to readmit.
 
 
 def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: int | None = None) -> Links:
-    """Return the links of an alert, as of now or of its end; with `queues`, those of its whole bundle.
+    """Return the links of an alert, as of now or of its end; with `queues`, those of its entire bundle.
 
-    With `longest` no address has more characters: it names as many of the queues as fit, and if not even one does it
-    leads to the page of the alert, which has both links.
+    `longest`: limit for the length of each address in characters. It then includes as many queues as fit; if none fits,
+    it is the alert's page, which has both links.
     """
     until = min(now, alert.resolved_at) if alert.resolved_at is not None else now
     ends = Time("until", at=until.replace(microsecond=0) + timedelta(seconds=1))
@@ -57,32 +57,32 @@ def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: i
 
 
 def _queries(alert: Alert, queues: Sequence[str], begins: Time, ends: Time, now: datetime) -> tuple[str, str]:
-    """Return the searches of the failures, and of those that are still dead."""
+    """Return the searches for the failures, and for those that are still dead."""
     rule, within = alert.rule, place_terms(alert, queues)
     link = rule.measure.link
     again = Numbers("replay", ((1, None),))
     if link is Link.VIEW and rule.view is not None:
         failures = draft = [*language.pin(language.parse(rule.view.query, now), now).terms, *within]
     elif link is Link.QUARANTINE:
-        failures = draft = [*within, state_term("quarantined")]  # a job stays there until an operator acts
+        failures = draft = [*within, state_term("quarantined")]  # quarantined jobs stay there until an operator acts
     elif link is Link.DIED:
         failures = [*within, begins, Any((All((ends, state_term(*_ENDED))), again))]
         draft = [*within, begins, Any((ends, again)), state_term("dead")]
     else:
-        failures = [*within, begins, ends]
-        draft = [*failures, state_term("dead")]
+        failures = [*within, begins, ends, state_term("any")]  # includes recovered failures
+        draft = [*within, begins, ends, state_term("dead")]
     return _text(failures), _text(draft)
 
 
 def replay_query(alert: Alert) -> str:
-    """Return the search of the jobs that are dead now where the alert counts."""
+    """Return the search for the dead jobs that the alert counts now."""
     return _text([*place_terms(alert, [alert.subject]), state_term("dead")])
 
 
 def since(alert: Alert, queues: Sequence[str] = ()) -> datetime:
-    """Return when the oldest job died that was dead in these queues, or its own, as the alert fired.
+    """Return when the oldest job died that was dead in these queues, or in the alert's own, when the alert fired.
 
-    An hour before the alert where no sample knows that of one of them.
+    If one of them has no sample with that time, return an hour before the alert.
     """
     at = alert.fired_at or alert.opened_at
     oldest = [alert.opened_at]
@@ -133,7 +133,7 @@ def _text(terms: Iterable[Term]) -> str:
 
 
 def _reason(alert: Alert) -> str:
-    """The reason of a replay that is drafted from the alert: an operator can start it without typing one."""
+    """Return the reason for a replay drafted from the alert, so that an operator need not type one."""
     return f"Alert #{alert.pk}: {alert.rule.name}"
 
 

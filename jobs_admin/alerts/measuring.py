@@ -1,6 +1,6 @@
-"""Values of the metrics of alert rules, now. A value that several rules use is read once.
+"""Current values of the metrics of alert rules. A value that several rules use is read once.
 
-A queue's or source's metric is the property of `Measured` that is named as its record (`core/alert_metrics`).
+The metric of a queue or source is the property of `Measured` with the name of its record (`core/alert_metrics`).
 docs/alerts.md describes each value.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,27 +21,40 @@ from jobs_admin import config, failures
 from jobs_admin.alerts import narrowing
 from jobs_admin.core import query as language
 from jobs_admin.core.alert_metrics import LEAST_ENDED, METRICS, Subject
+from jobs_admin.core.figures import clock
 from jobs_admin.core.matching import matches
-from jobs_admin.core.time_text import clock
-from jobs_admin.models import DepthSample, Failure, FailureCount, Group, GroupAlias, QueueCounter, Rule, Source, Worker
+from jobs_admin.holds import in_force
+from jobs_admin.holds.in_force import HoldsInForce
+from jobs_admin.models import (
+    DepthSample,
+    Failure,
+    FailureCount,
+    Group,
+    GroupAlias,
+    QueueCounter,
+    Rule,
+    Source,
+    Worker,
+)
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer, viewer_of
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.queues import liveness, rates
 from jobs_admin.search import scope as scopes
 
-Key = tuple[str, str]  # source and subject; the source is empty for what is of none in particular
-Values = Mapping[Key, float | None]  # None: there is no data
+Key = tuple[str, str]  # source and subject; the source is empty if there is no single one
+Values = Mapping[Key, float | None]  # None: no data
 
-QUIET_FOR = timedelta(hours=1)  # then an open alert on a share is over, if nothing ends any more
-MOST_ONE_BY_ONE = 20_000  # jobs that are counted one by one, where no counter knows
-VIEWS_S = 0.4  # that views may take in one round: the others have their turn in the next
+QUIET_FOR = timedelta(hours=1)  # an open alert on a share ends after this time without an ended job
+MOST_ONE_BY_ONE = 20_000  # jobs counted from rows, if there is no counter
+VIEWS_S = 0.4  # time for views per round; the others are read in the next round
 _FRESH = timedelta(seconds=40)  # a sample is taken every ten seconds
 _GROWN = timedelta(minutes=5)
 _SLACK = timedelta(seconds=35)
-_SAMPLED_BY = timedelta(seconds=60)  # a source that was not looked at for longer
+_SAMPLED_BY = timedelta(seconds=60)  # a source without a sample for this long
 _AFTER_REPLAY = timedelta(minutes=15)
-# Between two attempts of a replay (jobs_admin/queues/rates.py).
+MOST_HOLDERS = 3  # number of holders named
+# Waiting between two attempts of a replay (jobs_admin/queues/rates.py).
 _BETWEEN_ATTEMPTS = Q(state=FailureState.RETRYING, run__gt=1)
 
 
@@ -61,10 +74,12 @@ class Measured:
         self._kinds: dict[str, narrowing.Kinds | None] = {}
         self._fitting: dict[tuple[str, str, str], Values] = {}
         self._quiet: dict[Key, tuple[int, int, int]] = {}
+        self._holds: dict[str, HoldsInForce] = {}
+        self._tasks: dict[str, dict[str, dict[str, int]]] = {}
         self._views_end: float | None = None
 
     def read(self, rule: Rule) -> Values | None:
-        """Return the values of the rule's metric; None if it has no turn in this round."""
+        """Return the values of the rule's metric; None if it has to wait for a later round."""
         if rule.measure.subject is Subject.VIEW:
             return self._view(rule)
         if rule.measure.is_narrowed and rule.is_narrowed:
@@ -79,8 +94,9 @@ class Measured:
         return rule.measure.absent
 
     def quiet_share(self, metric: str, key: Key) -> float | None:
-        """Return the share of the last hour, for an open alert of a queue in which too few jobs end for one of five
-        minutes: 0 where none ended, so that an alert of a quiet queue does not stay open. None for other metrics.
+        """Return the share of the last hour for a queue's open alert, if too few jobs ended in five minutes.
+
+        The share is 0 if no job ended, so that the alert of a quiet queue does not stay open. None for other metrics.
         """
         ratio = METRICS[metric].ratio
         if ratio is None:
@@ -95,23 +111,60 @@ class Measured:
         return part / total if total else 0.0
 
     def gone_reason(self, metric: str, source: str, value: float | None) -> str:
-        """Return why there will never be data again; empty if there may be."""
+        """Return why there will be no more data; empty if there may be."""
         measure = METRICS[metric]
         if source in self.taken_out and (measure.ends_with_source or (measure.needs_source and value is None)):
             return f"{source} was removed from the configuration."
         return ""
 
-    def block_reason(self, metric: str, source: str, subject: str) -> str:
+    def block_reason(self, rule: Rule, source: str, subject: str, value: float | None) -> str:
         """Return why the alert may neither fire nor end now; empty if it may."""
+        metric = rule.metric
         if METRICS[metric].needs_source and source in self._unreachable_since:
             since = self._unreachable_since[source]
             when = f" since {clock(since, self.now)} UTC" if since else ""
             return f"{source} has been unreachable{when}: the depths of its queues are unknown."
         if METRICS[metric].moves_with_replays and (source, subject) in self._replayed:
             return "A replay to this queue is running or has just ended, which changes the depth."
+        clear = rule.threshold if rule.clear is None else rule.clear
+        if METRICS[metric].is_of_dead and value is not None and value > clear:
+            return self._hold_reason(rule, source, subject)
         return ""
 
-    # -- one metric each, over all queues -------------------------------------------------------------------------
+    def _hold_reason(self, rule: Rule, source: str, queue: str) -> str:
+        """Return which pause or breakers hold this queue's jobs; empty if enough jobs of unheld tasks died."""
+        found = self._holds_of(source)
+        if found.find_pause(source, queue) is not None:
+            return "This queue is paused: its jobs are held."
+        if not found.pauses and not found.breakers:
+            return ""
+        names, others = set[str](), 0
+        for task, n in self._dead_tasks(source).get(queue, {}).items():
+            breaker = found.find_breaker(source, queue, task, rule.tenant)
+            holders = {f"Breaker {breaker.name} is open"} if breaker is not None else set()
+            pause = found.find_pause(source, queue, task, rule.tenant)
+            holders |= {f"{pause.kind.title()} {pause.name} is paused"} if pause is not None else set()
+            names |= holders
+            others += n if matches(rule.task, task) and not holders else 0
+        if not names or others > (rule.threshold if rule.measure.counts_jobs else 0):
+            return ""
+        return f"{', '.join(sorted(names)[:MOST_HOLDERS])}: jobs are held."
+
+    def _holds_of(self, source: str) -> HoldsInForce:
+        if source not in self._holds:
+            self._holds[source] = in_force.find_obeyed(in_force.read([source], self.now), self.now)
+        return self._holds[source]
+
+    def _dead_tasks(self, source: str) -> dict[str, dict[str, int]]:
+        """Return queue -> task -> dead jobs."""
+        if source not in self._tasks:
+            rows = FailureCount.objects.filter(source=source, state__in=METRICS["dead"].states, count__gt=0)
+            self._tasks[source] = defaultdict(dict)
+            for queue, task, n in rows.values_list("queue", "task").annotate(n=Sum("count")):
+                self._tasks[source][queue][task] = n
+        return self._tasks[source]
+
+    # -- metrics over all queues ---------------------------------------------------------------------------------
 
     @cached_property
     def dead(self) -> Values:
@@ -130,7 +183,7 @@ class Measured:
             if sample.dead is None or (then is None and key[0] not in sources):
                 found[key] = None
                 continue
-            # A queue that the samples of then do not know held nothing.
+            # A queue without a sample at that time had no dead jobs.
             was = then.dead if then is not None and then.dead is not None else 0
             began = then.at if then is not None else self.now - _GROWN
             found[key] = (sample.dead - was) / max(1.0, (sample.at - began).total_seconds() / 60)
@@ -162,8 +215,9 @@ class Measured:
         return {key: part / total if total >= LEAST_ENDED else None for key, (part, total) in ratios.items()}
 
     def _reports_outcomes(self, source: str) -> bool:
-        """Return whether successful jobs are counted, which guarded workers report. A polled system reports failures
-        only, so that a share of it would always be 1.
+        """Return whether successful jobs are counted, as guarded workers report them.
+
+        A polled system reports only failures, so the share of failures would always be 1.
         """
         return source in self._guarded or not config.keeps_dead(source)
 
@@ -202,7 +256,7 @@ class Measured:
         except (redis.RedisError, config.BadConfiguration):
             return {(one.name, ""): None for one in self._sources} | {("", ""): None}
 
-    # -- what they are made of ------------------------------------------------------------------------------------
+    # -- readings ------------------------------------------------------------------------------------------------
 
     @cached_property
     def _sources(self) -> list[Source]:
@@ -210,7 +264,7 @@ class Measured:
 
     @cached_property
     def taken_out(self) -> set[str]:
-        """Sources that were sampled once, and are not configured any more."""
+        """Sources that were sampled and are no longer configured."""
         found = Source.objects.filter(is_configured=False, sampled_at__isnull=False)
         return set(found.values_list("name", flat=True))
 
@@ -226,14 +280,14 @@ class Measured:
 
     @cached_property
     def _ended(self) -> dict[Key, tuple[int, int, int]]:
-        """Jobs that died, attempts to be retried, jobs that succeeded, of the last minutes."""
+        """Return (source, queue) -> jobs that died, attempts to be retried, succeeded jobs, in the last minutes."""
         counted = QueueCounter.objects.filter(step=MINUTE, at__gte=rates.window_start(self.now), at__lte=self.now)
         rows = counted.values_list("source", "queue").annotate(Sum("failed"), Sum("retried"), Sum("succeeded"))
         return {(source, queue): (fell, again, ran) for source, queue, fell, again, ran in rows}
 
     @cached_property
     def _samples(self) -> tuple[dict[Key, Sample], dict[Key, Sample]]:
-        """The latest sample of each queue, and the one of five minutes ago: two short ranges of the index by time."""
+        """Return the latest sample of each queue, and that of five minutes ago: two short ranges of the time index."""
         then = self.now - _GROWN
         lately, before = Q(at__gt=self.now - _FRESH, at__lte=self.now), Q(at__gt=then - _SLACK, at__lte=then + _SLACK)
         columns = ("source", "queue", "at", "dead", "oldest_dead_at", "is_reachable")
@@ -253,12 +307,12 @@ class Measured:
     def _then(self) -> dict[Key, Sample]:
         return self._samples[1]
 
-    # -- counted for one rule, or few -----------------------------------------------------------------------------
+    # -- rules with filters --------------------------------------------------------------------------------------
 
     def _narrow(self, rule: Rule) -> Values:
-        """Failures of some tasks, groups or tenants."""
+        """Return the values for failures of some tasks, groups or tenants."""
         place: tuple[str, ...] = rule.metric, rule.task, rule.group, rule.tenant
-        if rule.tenant != "*":  # counted up to a bound: only what it looks at
+        if rule.tenant != "*":  # counted only within the rule's scope, up to a limit
             place += rule.source, rule.queue
         elif (kinds := self._kinds_of(rule.metric)) is not None:
             if place not in self._narrowed:
@@ -314,7 +368,7 @@ def view_key(rule: Rule) -> Key:
 
 
 def seen_by(rule: Rule) -> Viewer:
-    """The owner of the rule's view, on the rule's source: what they see, whoever reads the alert."""
+    """Return the owner of the rule's view, restricted to the rule's source: the value is the same for every reader."""
     owner = rule.view.owner if rule.view is not None else None
     viewer = ENGINE if owner is None else viewer_of(owner)
     if rule.source == "*":

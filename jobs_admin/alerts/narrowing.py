@@ -1,6 +1,6 @@
-"""Failures of some tasks or groups, for the metrics that count them: read once for all rules of a round, and fitted to each here.
+"""Failures of some tasks or groups, for the metrics that count them: read once per round, filtered here for each rule.
 
-Five hundred rules, each with a question of its own to the database, took over a second.
+With a query per rule, five hundred rules took over a second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from jobs_admin.core.matching import matches
 from jobs_admin.models import Failure, FailureCount, Group, GroupAlias
 from jobs_admin.models.failure import FailureState
 
-# Of source, queue, task and group that are read for all rules; with more each rule asks for its own.
+# Combinations of source, queue, task and group that are read for all rules; if there are more, each rule has its own
+# query.
 MOST_KINDS = 20_000
 _AT_ONCE = 500
 
@@ -23,7 +24,7 @@ Kind = tuple[str, str, str, int, int]  # source, queue, task, group (0: none), j
 
 
 class Kinds:
-    """Counts of a metric, to be filtered by the task and the group of rule after rule."""
+    """Counts of a metric, filtered by task and group for each rule."""
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
         self._by_task: dict[str, list[Kind]] = defaultdict(list)
@@ -36,7 +37,7 @@ class Kinds:
         self._named: dict[str, set[int]] | None = None
 
     def count(self, task: str, group: str) -> dict[tuple[str, str], float]:
-        """(source, queue) -> jobs."""
+        """Return (source, queue) -> jobs."""
         found: Counter[tuple[str, str]] = Counter()
         tasks = self._fitting_tasks(task)
         if group == "*":
@@ -68,7 +69,7 @@ class Kinds:
         return self._groups[glob]
 
     def _fingerprints(self) -> dict[str, set[int]]:
-        """Fingerprints of the counted groups, including groups that were merged into them."""
+        """Return the fingerprints of the counted groups, including groups that were merged into them."""
         found: dict[str, set[int]] = defaultdict(set)
         groups = list(self._by_group.keys() - {0})
         for start in range(0, len(groups), _AT_ONCE):
@@ -81,13 +82,13 @@ class Kinds:
 
 
 def read(metric: Metric) -> Kinds | None:
-    """Count the failures of a metric; None where there are too many kinds."""
+    """Count the failures of a metric; None if there are too many combinations."""
     counted, job = FailureCount._meta.db_table, Failure._meta.db_table
     place = "source, queue, task, group_id"
     states = ", ".join(["%s"] * len(metric.states))
     which, given = f"SELECT {place}, count AS n FROM {counted} WHERE state IN ({states})", list(metric.states)
     if metric.retrying_replays:
-        # One statement, so one moment (jobs_admin/queues/rates.py).
+        # One statement gives a consistent snapshot (jobs_admin/queues/rates.py).
         which += f"""
             UNION ALL
             SELECT source, queue, task, COALESCE(group_id, 0), 1 FROM {job} WHERE state = %s AND run > 1"""

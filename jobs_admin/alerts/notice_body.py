@@ -1,4 +1,4 @@
-"""The `data` of an alert's webhook: the same for every channel, and never over its bound."""
+"""The `data` of an alert's webhook: the same for every channel, and limited in size."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from jobs_admin import config
 from jobs_admin.alerts import affected_groups, wording
 from jobs_admin.alerts.links import alert_page, links
 from jobs_admin.alerts.runbooks import find_alert_runbook
+from jobs_admin.core.alert_metrics import figure
 from jobs_admin.core.text import terminal_line
 from jobs_admin.db import audit_anchor
 from jobs_admin.models import Alert
 from jobs_admin.models.alert import AlertState
 
-LARGEST = 18_000  # bytes, so that type, time and what a channel adds stay below 20 kB
+LARGEST = 18_000  # bytes, so that the complete request with type, time and the channel's own fields stays below 20 kB
 MOST_GROUPS = 5
 MOST_ALSO = 20
 _LONGEST_TITLE = 200
-LONGEST_LINK = 1_000  # as written in an address: about as many queues as fit
+LONGEST_LINK = 1_000  # characters of an address: fits most numbers of queues
 
 
 def build(
@@ -36,10 +37,12 @@ def build(
     left_out: int = 0,
     news: Collection[int] = (),
 ) -> dict[str, Any]:
-    """Build the data. `members`: the open alerts, or the leader if none is. `others` are resolved, in the same notice.
+    """Build the data.
 
-    `news`: the numbers of the alerts that this notice is for. They come first, and its links are about them; alerts of
-    earlier notices come last, and silenced ones are not named.
+    `members`: the open alerts, or the leader if none is open. `others` are resolved in the same notice.
+
+    `news`: numbers of the alerts that this notice is about. They come first, and its links are for them; alerts of
+    earlier notices come last, and silenced ones are omitted.
     """
     rule = leader.rule
     speaking = [one for one in members if one.state != AlertState.SILENCED] or list(members)
@@ -80,13 +83,13 @@ def build(
 
 
 def dedup_key(leader: int) -> str:
-    """Return the key of all notices of a bundle; different for two desks that use one pager."""
+    """Return the key of all notices of a bundle; it differs between two desks that use one pager."""
     desk = hashlib.sha256(config.page_url("/").encode()).hexdigest()[:8]
     return f"redrive-{desk}-alert-{leader}"
 
 
 def _rank(one: Alert, leader: Alert, news: Collection[int]) -> tuple[Any, ...]:
-    """Return the order: news first, of these open and unacknowledged ones, then the worst."""
+    """Return the sort key: alerts of this notice first, open and unacknowledged ones before others, then the worst."""
     is_taken = one.state == AlertState.ACKNOWLEDGED
     return is_taken, one.pk not in news, not one.is_open, -one.value, one.pk != leader.pk, one.pk
 
@@ -98,9 +101,7 @@ def _message(main: Alert, rest: Sequence[Alert], now: datetime, why: str, left_o
         return f"{text}. {why}".strip() if why else text
     text = wording.sentence(main, lasted)
     if rest:
-        named = ", ".join(
-            f"{wording.name(one.subject)} {wording.figure(main.rule.metric, one.value)}" for one in rest[:3]
-        )
+        named = ", ".join(f"{wording.name(one.subject)} {figure(main.rule.metric, one.value)}" for one in rest[:3])
         n = len(rest) + left_out
         text += f"; and {n:,} more: {named}{', …' if n > 3 else ''}"
     return text
@@ -111,12 +112,12 @@ def _plain(value: float) -> float | int:
 
 
 def size(body: dict[str, Any]) -> int:
-    """Bytes, as the widest of writers would send it."""
+    """Return the size in bytes in the least compact encoding of any channel."""
     return len(json.dumps(body))
 
 
 def _within(body: dict[str, Any]) -> dict[str, Any]:
-    """Names can be made as long and as foreign as they come: what is least needed goes first."""
+    """Remove the least important fields until it fits: names may be arbitrarily long."""
     if size(body) > LARGEST:
         body["more"] += len(body["also"]) - len(body["also"][:3])
         body["also"] = body["also"][:3]
@@ -124,7 +125,7 @@ def _within(body: dict[str, Any]) -> dict[str, Any]:
         body["top_groups"] = [{**one, "title": terminal_line(one["title"], 60)} for one in body["top_groups"]]
     for name in ("replay_url", "failures_url"):
         if size(body) > LARGEST and body[name]:
-            body[name] = body["url"]  # which has both links
+            body[name] = body["url"]  # the page has both links
     if size(body) > LARGEST:
         body |= {"more": body["more"] + len(body["also"]), "also": [], "top_groups": []}
     return body

@@ -1,9 +1,8 @@
-"""Notices of alerts. Alerts of one rule and source that fire soon after each other form a bundle and share a key.
+"""Notices of alerts. Alerts of one rule and source that fire shortly after each other form a bundle and share a key.
 
-The first alert with a notice is the leader: its number is in the key of every notice. Later ones join it while it is
-young and not acknowledged by an operator, so that an acknowledged pager calls again; otherwise they form a bundle of
-their own. When a whole bundle is resolved, one notice is sent. The caller has locked the rule, so that notices are
-numbered one after the other.
+The first alert with a notice is the leader: its number is in the key of every notice. Later alerts join the bundle
+while it is recent and unacknowledged; otherwise they form a new bundle, so that a pager notifies again. When an entire
+bundle is resolved, one notice is sent. The caller has locked the rule, so that notices are numbered sequentially.
 """
 
 from __future__ import annotations
@@ -17,24 +16,25 @@ from django.db.models import Q
 
 from jobs_admin.alerts import notice_body
 from jobs_admin.alerts.transitions import FIRED, move
-from jobs_admin.alerts.wording import duration
+from jobs_admin.core.figures import exact_duration
 from jobs_admin.models import Alert, AlertEvent, Channel, Notice, Rule
 from jobs_admin.models.alert import AlertState
 from jobs_admin.models.notice import ALERT_FIRING, ALERT_RESOLVED
 
-_MOST_EVENTS = 5_000  # the newest, that are looked at
-_BEGAN = 1  # transitions of what fired at once, and has gone on so
+_MOST_EVENTS = 5_000  # the latest events that are read
+_BEGAN = 1  # transitions of an alert that fired immediately and is still firing
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
     since: datetime
-    seconds: float  # without those in which it was held
+    seconds: float  # excluding the time in which it was held
 
 
 def measure_called(alerts: Sequence[Alert], now: datetime) -> dict[int, Called]:
-    """Return how long alerts that fire and are not held have called, by number: neither a silence nor a hold counts,
-    and a silence begins it again.
+    """Return how long firing, unheld alerts have been notifying, by number.
+
+    Time silenced or held does not count; after a silence the time starts again.
     """
     found = {
         one.pk: Called(one.fired_at, (now - one.fired_at).total_seconds()) for one in alerts if one.fired_at is not None
@@ -55,7 +55,7 @@ def measure_called(alerts: Sequence[Alert], now: datetime) -> dict[int, Called]:
 
 def _measure_events(events: Sequence[tuple[datetime, str, bool]], otherwise: Called, now: datetime) -> Called:
     since: datetime | None = None
-    runs: datetime | None = None  # since when nothing holds it
+    runs: datetime | None = None  # since when it is not held
     counted = timedelta()
     for at, to, is_blocked in events:
         if to != AlertState.FIRING:
@@ -66,15 +66,16 @@ def _measure_events(events: Sequence[tuple[datetime, str, bool]], otherwise: Cal
             counted, runs = counted + (at - runs), None
         elif not is_blocked:
             runs = runs or at
-    if since is None or since > now:  # it is not known, or a clock was set back, and `fired_at` with it
+    if since is None or since > now:  # unknown, or a clock was set back, and `fired_at` with it
         return otherwise
     return Called(since, (counted + (now - runs if runs is not None else timedelta())).total_seconds())
 
 
-# Notices about joined alerts that are sent at once; then at most one per JOINED_EVERY: queues can be made by the thousand.
+# Notices about joined alerts sent immediately; then at most one per JOINED_EVERY, because thousands of queues can be
+# created.
 AT_ONCE = 5
 JOINED_EVERY = timedelta(minutes=1)
-# An alert that fires this long after the last of a bundle begins a new one.
+# An alert that fires this long after the last one of a bundle starts a new bundle.
 TOGETHER = timedelta(hours=1)
 
 
@@ -90,7 +91,7 @@ def write_notices(
 ) -> list[Notice]:
     """Write the notices of this rule and source, in the transaction of its alerts' transitions.
 
-    `again`: alerts that fire again because their silence ended. `left_out`: how many more would fire, beyond the bound.
+    `again`: alerts that fire again because their silence ended. `left_out`: how many more would fire, beyond the limit.
     """
     stories: dict[int, list[Alert]] = defaultdict(list)
     fresh = []
@@ -115,7 +116,7 @@ def write_notices(
 
 
 def _place(fresh: Sequence[Alert], stories: dict[int, list[Alert]], now: datetime) -> None:
-    """Add the alerts to the youngest bundle if they may join it, otherwise to one of their own."""
+    """Add the alerts to the latest bundle if they may join it, otherwise to a new one."""
     number = max(stories, default=0)
     if not _may_be_joined(stories.get(number, ()), now):
         number = max(fresh, key=lambda one: (one.value, -one.pk)).pk
@@ -127,13 +128,16 @@ def _place(fresh: Sequence[Alert], stories: dict[int, list[Alert]], now: datetim
 
 
 def _may_be_joined(members: Sequence[Alert], now: datetime) -> bool:
-    """Return whether one is unacknowledged, and one fired not long ago: a pager is quiet about an acknowledged bundle."""
+    """Return whether one is unacknowledged and one fired recently.
+
+    A pager does not notify again about an acknowledged bundle.
+    """
     waits = any(one.state == AlertState.FIRING for one in members)
     return waits and any(one.fired_at is not None and now - one.fired_at < TOGETHER for one in members)
 
 
 def _leaders(rule: Rule, numbers: Iterable[int], at_hand: Iterable[Alert]) -> dict[int, Alert]:
-    """Return the leaders, of which one may be resolved while others of its bundle are open."""
+    """Return the leaders; a leader may be resolved while other alerts of its bundle are open."""
     known = {one.pk: one for one in at_hand}
     numbers = list(numbers)
     known |= Alert.objects.in_bulk([number for number in numbers if number not in known])
@@ -143,7 +147,7 @@ def _leaders(rule: Rule, numbers: Iterable[int], at_hand: Iterable[Alert]) -> di
 
 
 def _find_unreported(leaders: Mapping[int, Alert]) -> dict[int, list[Alert]]:
-    """Return, by bundle, alerts in no notice yet, also resolved ones; silenced ones are excluded."""
+    """Return, by bundle, alerts that were in no notice, including resolved ones; silenced ones are excluded."""
     found: dict[int, list[Alert]] = defaultdict(list)
     mine = Alert.objects.filter(Q(pk__in=leaders) | Q(told_with__in=leaders), told_at=None)
     for one in mine.exclude(state=AlertState.SILENCED).order_by("pk"):
@@ -188,7 +192,10 @@ def _write_firing(
 
 
 def is_reminder_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datetime) -> bool:
-    """Return whether a reminder is due. `loud`: unacknowledged firing alerts of any bundle. A held alert has no news."""
+    """Return whether a reminder is due.
+
+    `loud`: unacknowledged firing alerts of any bundle. A held alert needs no reminder.
+    """
     mine = _with(leader, loud)
     if not rule.renotify_s or leader.told_at is None or all(one.held_because for one in mine):
         return False
@@ -196,11 +203,11 @@ def is_reminder_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datet
 
 
 def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bool:
-    """Return whether the number left out, beyond the bound of open alerts, is new or has doubled since its last notice.
+    """Return whether the number beyond the limit of open alerts is new or has doubled since its last notice.
 
     `alerts`: the open ones of a rule and source.
     """
-    number = max((bundle_of(one) or 0 for one in alerts if one.state in FIRED), default=0)  # the youngest story
+    number = max((bundle_of(one) or 0 for one in alerts if one.state in FIRED), default=0)  # the latest bundle
     notices = Notice.objects.filter(alert=number, type=ALERT_FIRING).exclude(body__reason="escalated").order_by("-pk")
     last = notices.values_list("body", "key", "alert__told_at").first()
     if last is None:
@@ -213,8 +220,9 @@ def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bo
 
 
 def is_escalation_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datetime) -> bool:
-    """Return whether one of the leader's alerts has called long enough, and began after the last escalation. `loud`: of
-    any bundle.
+    """Return whether one of the leader's alerts has been notifying long enough, and started after the last escalation.
+
+    `loud`: of any bundle.
     """
     return bool(rule.escalate_s and _longest_loud_s(leader, loud, now, rule.escalate_s) >= rule.escalate_s)
 
@@ -235,7 +243,7 @@ def _with(leader: Alert, alerts: Iterable[Alert]) -> list[Alert]:
 
 def _escalate(rule: Rule, leader: Alert, members: list[Alert], loud: list[Alert], now: datetime) -> list[Notice]:
     """Escalate a bundle once, and again for alerts that fired after that."""
-    waited = duration(_longest_loud_s(leader, loud, now, 0))
+    waited = exact_duration(round(_longest_loud_s(leader, loud, now, 0)))
     if not Alert.objects.filter(pk=leader.pk, escalated_at=leader.escalated_at).update(escalated_at=now):
         return []
     leader.escalated_at = now
@@ -253,7 +261,7 @@ def _escalate(rule: Rule, leader: Alert, members: list[Alert], loud: list[Alert]
 
 
 def _write_resolved(rule: Rule, leader: Alert, unreported: Sequence[Alert], now: datetime, why: str) -> list[Notice]:
-    """Write the notice that all are resolved, including alerts that joined last and were in no notice yet."""
+    """Write the notice that all are resolved, including late alerts that were in no notice."""
     notice = _write(
         rule, leader, [leader], now, ALERT_RESOLVED, "resolved", rule.channels.all(), others=unreported, why=why
     )
@@ -319,7 +327,7 @@ def _bundle(leader: Alert):
 
 
 def _ended(rule: Rule, source: str, now: datetime, open_: Mapping[int, Sequence[Alert]]) -> list[int]:
-    """Return the leaders of bundles that have just ended completely, in this transaction, without a notice of it."""
+    """Return the leaders of bundles that ended completely in this transaction, without a notice about it."""
     over = _read_alerts(rule, source).filter(state=AlertState.RESOLVED, resolved_at=now)
     numbers = {number for one in over if (number := bundle_of(one)) is not None and number not in open_}
     last: dict[int, str] = dict(Notice.objects.filter(alert__in=numbers).order_by("pk").values_list("alert", "type"))

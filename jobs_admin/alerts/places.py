@@ -1,7 +1,7 @@
-"""Bound of the open alerts of a rule, and their choice. Names come with messages: they can be made by the thousand.
+"""Limit of open alerts per rule, and their choice. Messages contain the names, so thousands of subjects can be created.
 
-Each source has places of its own, so that none is without an alert because of another. When they are used up, a far
-worse subject takes the place of the least; those left out are counted and reported.
+Each source has its own limit, so that another source cannot prevent its alerts. If it is reached, a far worse subject
+replaces the least severe alert; subjects beyond the limit are counted and reported.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from jobs_admin.alerts import silencing
 from jobs_admin.models import Alert, Rule, Silence
 from jobs_admin.models.alert import AlertState
 
-MOST_OPEN = 100  # of one rule and source
-MOST_OF_RULE = 1_000  # of one rule, as long as each source has one
-MOST_GIVE_WAY = 10  # of a rule and source in one round
-# Far worse: so many times as far above the threshold, and by so much of the threshold more. Less would change places
-# again and again.
+MOST_OPEN = 100  # per rule and source
+MOST_OF_RULE = 1_000  # per rule, with at least one for each source
+MOST_GIVE_WAY = 10  # per rule and source in one round
+# Far worse: exceeds the threshold by this factor more, and by this share of the threshold. With less, alerts would be
+# replaced back and forth.
 _FAR, _FAR_SHARE = 2.0, 0.1
 
 
 def room(sources: Collection[str]) -> int:
-    """Return how many alerts of a rule may be open of each of the sources that have one, or will."""
+    """Return how many open alerts of a rule each of the sources with an alert, present or new, may have."""
     return max(1, min(MOST_OPEN, MOST_OF_RULE // max(1, len(sources))))
 
 
@@ -32,9 +32,9 @@ def give_way(
     alerts: Sequence[Alert],
     silences: Sequence[Silence],
 ) -> dict[str, str]:
-    """Return which open alert of a full source gives its place to which waiting subject.
+    """Return which open alert of a source at its limit is replaced by which waiting subject.
 
-    A silenced alert gives way to any that is not.
+    A silenced alert is replaced by any unsilenced subject.
     """
 
     def above(value: float | None) -> float:

@@ -1,4 +1,4 @@
-"""Preview of a rule: how often it would have fired on the stored history, by the same evaluation as now."""
+"""Preview of an alert rule: how often it would have fired on the stored history, by the same evaluation as now."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from jobs_admin.models.access import Viewer
 from jobs_admin.queues.depths.steps import epoch, to_database_time
 from jobs_admin.search import scope as scopes
 
-MOST_DAYS = 14  # minutes are kept so long
-MOST_ROWS = 100_000  # of minutes that are read: half a second
+MOST_DAYS = 14  # retention of minute steps
+MOST_ROWS = 100_000  # rows of minutes that are read: half a second
 MOST_SERIES = 8
 MOST_POINTS = 1_000
-MOST_EPISODES = 500  # that are listed; all are counted
+MOST_EPISODES = 500  # listed; all are counted
 _FINEST_STEP, _MINUTE, _HOUR = 10, 60, 3600
 _STEPS = (_MINUTE, 300, 900, _HOUR)
 
@@ -58,10 +58,10 @@ class Preview:
     until: datetime
     step_s: int = _MINUTE
     fired: int = 0  # episodes
-    notices: int = 0  # as if nobody had acknowledged any
-    episodes: list[Episode] = field(default_factory=list)  # the newest first, at most MOST_EPISODES
+    notices: int = 0  # assuming that none was acknowledged
+    episodes: list[Episode] = field(default_factory=list)  # latest first, at most MOST_EPISODES
     series: list[PreviewSeries] = field(default_factory=list)  # of the queues with the highest values
-    untold: list[str] = field(default_factory=list)  # what the history does not tell, in sentences
+    untold: list[str] = field(default_factory=list)  # what the history does not include, as sentences
 
     @property
     def is_possible(self) -> bool:
@@ -69,7 +69,7 @@ class Preview:
 
 
 def preview(viewer: Viewer, document: object, now: datetime, *, days: int = 7) -> Preview:
-    """Return what the rule of this document would have done, for the sources that the viewer sees. Changes nothing.
+    """Return what the rule in this document would have done, for the sources that the viewer sees. Changes nothing.
 
     If the history is not sufficient, `step_s` is 0 and `untold` has the reason. Raises Refused for an invalid rule.
     """
@@ -116,14 +116,15 @@ def _why_not(rule: Rule) -> str:
     return ""
 
 
-# -- what is looked at --------------------------------------------------------------------------------------------
+# -- selection of data -------------------------------------------------------------------------------------------
 
 
 def _peaks(viewer: Viewer, rule: Rule, since: datetime, now: datetime) -> dict[Key, float]:
-    """Every queue that the rule looks at, the highest first, with the most that its hours say: few rows, whatever the
-    span. Of a source that is asked whether it can be reached, one queue.
+    """Return every queue that the rule covers, highest first, with its maximum over the hours: few rows for any span.
+
+    For a rule on reachability, return one queue per source.
     """
-    minutes = Q(step=_MINUTE, at__gte=max(since, now - timedelta(hours=2)))  # not folded into hours yet
+    minutes = Q(step=_MINUTE, at__gte=max(since, now - timedelta(hours=2)))  # not yet folded into hours
     points = Q(step=_FINEST_STEP, at__gte=max(since, now - timedelta(minutes=5)))
     hours = Q(step=_HOUR, at__gte=since - timedelta(hours=1))
     rows = DepthSample.objects.filter(hours | minutes | points, scopes.visible(viewer)).values_list("source", "queue")
@@ -141,7 +142,7 @@ def _peaks(viewer: Viewer, rule: Rule, since: datetime, now: datetime) -> dict[K
 
 
 def _plan(peaks: Sequence[Key] | dict[Key, float], days: int) -> list[tuple[Key, int]]:
-    """In which step each queue is read, so that all together are at most MOST_ROWS rows."""
+    """Return the step in which each queue is read, so that all have at most MOST_ROWS rows."""
     found: list[tuple[Key, int]] = []
     left, waiting = MOST_ROWS, len(peaks)
     for key in peaks:
@@ -157,7 +158,7 @@ def _plan(peaks: Sequence[Key] | dict[Key, float], days: int) -> list[tuple[Key,
 
 
 def _rows(key: Key, step: int, since: datetime, now: datetime) -> list[Row]:
-    """Folded steps, at their end, and the looks since the last of them."""
+    """Return the folded steps, dated to their end, and the samples after the last of them."""
     found = _read(key, step, since, now)
     last = datetime.fromtimestamp(found[-1][0], UTC) if found else since
     return found + _read(key, _FINEST_STEP, max(last, now - timedelta(days=1)), now)
@@ -183,7 +184,7 @@ def _evaluate(rule: Rule, rows: Sequence[Row]) -> list[Point]:
     ]
 
 
-# -- what comes of it ---------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------
 
 
 def _find_episodes(rule: Rule, key: Key, points: Sequence[Point]) -> list[Episode]:
@@ -208,8 +209,9 @@ def _find_episodes(rule: Rule, key: Key, points: Sequence[Point]) -> list[Episod
 
 
 def _notices(rule: Rule, episodes: Sequence[Episode], now: datetime) -> int:
-    """Return the number of notices of one source: alerts that fire soon after each other share one. As if none was
-    acknowledged.
+    """Return the number of notices of one source, assuming no acknowledgement.
+
+    Alerts that fire close together share one.
     """
     total, ends, joined = 0, None, 0
     last = began = before = None
@@ -237,7 +239,7 @@ def _count_later_notices(rule: Rule, began: datetime, ends: datetime | None, now
 
 
 def _build_series(rule: Rule, key: Key, points: Sequence[Point]) -> PreviewSeries:
-    """Return at most MOST_POINTS points, each the highest of those that it stands for."""
+    """Return at most MOST_POINTS points, each the maximum of the points that it replaces."""
     at_once = -(-len(points) // MOST_POINTS)
     times, values = [], []
     for start in range(0, len(points), at_once):

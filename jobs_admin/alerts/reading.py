@@ -1,4 +1,4 @@
-"""Reading of alerts: the list, one alert, its events, and response times."""
+"""Reading of alerts: the list, one alert, its events, the history for charts, and response times."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from jobs_admin.rights import alert_sight
 from jobs_admin.search import scope as scopes
 
 COUNT_CAP = 10_000
-MOST_TOGETHER = 200  # alerts told together whose events are shown
+MOST_TOGETHER = 200  # alerts of the same notification whose events are shown
 MOST_EVENTS = 500
-_MOST_TIMED = 1_000  # alerts, the newest, that medians are taken of
+_MOST_TIMED = 1_000  # latest alerts included in medians
 _MOST_REPLAYS = 20
-OPEN = "open"  # as a state to ask for: all but resolved
+OPEN = "open"  # filter for all states but resolved
 
 
 @dataclass(frozen=True, slots=True)
 class AlertPage:
-    rows: list[Alert]  # newest first, with rule and told_with
-    next: str | None  # `after` of the page that follows; None on the last
-    count: int  # of all that match, at most COUNT_CAP
+    rows: list[Alert]  # latest first, with rule and told_with
+    next: str | None  # `after` of the next page; None on the last
+    count: int  # of all matches, at most COUNT_CAP
     count_is_capped: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Medians of the alerts that fired, in seconds; None where no alert got so far."""
+    """Medians of the alerts that fired, in seconds; None if no alert reached that state."""
 
-    acknowledge_s_median: float | None  # from firing
-    resolve_s_median: float | None  # from when the condition became true, as an alert's own duration
-    count: int  # that fired
+    acknowledge_s_median: float | None  # since firing
+    resolve_s_median: float | None  # since the condition became true, like an alert's duration
+    count: int  # number that fired
 
 
 def listing(
@@ -54,8 +54,9 @@ def listing(
     after: str | None = None,
     limit: int = 50,
 ) -> AlertPage:
-    """Return a page, latest first. `state` is one of AlertState or `open`; `rule` a rule's number or name; unknown
-    values match nothing.
+    """Return a page, latest first.
+
+    `state` is one of AlertState or `open`; `rule` is a rule's number or name. Unknown values match nothing.
     """
     found = _visible(viewer).order_by("-pk")
     if state:
@@ -90,7 +91,7 @@ def get(viewer: Viewer, pk: int) -> Alert:
 
 
 def bundle(alert: Alert) -> QuerySet[Alert]:
-    """Return all alerts of its bundle, itself included: they are of one rule and one source."""
+    """Return all alerts of its bundle, including itself. They have the same rule and source."""
     leader = alert.told_with_id or alert.pk
     return Alert.objects.filter(Q(pk=leader) | Q(told_with_id=leader)).order_by("pk")
 
@@ -107,8 +108,9 @@ _COUNT_JOBS = [one.name for one in METRICS.values() if one.counts_jobs]
 
 
 def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
-    """Return firing alerts, acknowledged or not, the worst first: by severity, of those the unacknowledged, then by jobs
-    over the threshold, then the latest.
+    """Return firing alerts, acknowledged or not, worst first.
+
+    The order is by severity, then unacknowledged first, then by jobs over the threshold, then latest first.
     """
     rank = Case(
         *(When(severity=severity, then=Value(n)) for severity, n in _GRAVITY.items()),
@@ -117,7 +119,7 @@ def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
     )
     excess = Case(When(rule__metric__in=_COUNT_JOBS, then=F("value") - F("threshold")), default=Value(0.0))
     found = _visible(viewer).filter(state__in=(AlertState.FIRING, AlertState.ACKNOWLEDGED))
-    if not found.exists():  # mostly there are none, which is known at a fifth of the cost
+    if not found.exists():  # usually none: this check takes a fifth of the time
         return []
     found = found.annotate(rank=rank, excess=excess).order_by("rank", "-state", "-excess", "-fired_at", "-pk")
     return list(found[:limit])
@@ -125,18 +127,21 @@ def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Alerts that are one line in a list: those of one notification, and of these queues those of narrower rules."""
+    """Alerts on one line of a list: those of one notification, and those of narrower rules on the same queues."""
 
     lead: Alert  # the worst
-    others: list[Alert]  # of the same notification, the worst first
-    parts: list[Alert]  # alerts on some of the same jobs, such as one tenant's
-    severity: str  # the gravest of all
+    others: list[Alert]  # of the same notification, worst first
+    parts: list[Alert]  # alerts on a subset of the same jobs, such as one tenant's
+    severity: str  # the highest of all
 
 
 def fold(alerts: Iterable[Alert]) -> list[Fold]:
-    """Fold alerts of a list, those in different states apart: they need other acts. The worst first, as in `firing`.
+    """Fold alerts of a list, worst first as in `firing`.
 
-    The jobs of a narrower rule are among those of the queue's own alert: the fold is as grave as its gravest part.
+    Those in different states stay separate: they need different acts.
+
+    The jobs of a narrower rule are among those of the queue's own alert, so the fold has the highest severity of its
+    parts.
     """
     ranked = sorted(alerts, key=_rank)
     of_queue = {_place(one): one for one in reversed(ranked) if not one.rule.is_narrowed}
@@ -146,7 +151,7 @@ def fold(alerts: Iterable[Alert]) -> list[Fold]:
             if one.rule.is_narrowed is narrow:
                 wide = of_queue.get(_place(one)) if narrow else None
                 _add_to_fold(bundles, one, wide)
-    # `sorted` is stable: of equals the order of the list holds.
+    # `sorted` is stable: equal alerts keep the order of the list.
     return sorted(bundles.values(), key=lambda one: (_GRAVITY.get(one.severity, 2), _rank(one.lead)[1:]))
 
 
@@ -171,8 +176,9 @@ def _rank(alert: Alert) -> tuple[int, bool, float]:
 
 
 def earlier(viewer: Viewer, alert: Alert, limit: int = 10) -> list[Alert]:
-    """Return earlier episodes of the same rule, source and subject, latest first. `replays` of each: those that were
-    started for its source while it was open, if the viewer may see them.
+    """Return earlier episodes of the same rule, source and subject, latest first.
+
+    `replays` of each: those started for its source while it was open, if the viewer may see them.
     """
     same = _visible(viewer).filter(rule=alert.rule_id, source=alert.source, subject=alert.subject, pk__lt=alert.pk)
     rows = list(same.exclude(fired_at=None).order_by("-pk")[:limit])
@@ -183,7 +189,7 @@ def earlier(viewer: Viewer, alert: Alert, limit: int = 10) -> list[Alert]:
 
 
 def _replays(viewer: Viewer, rows: list[Alert]) -> dict[int, list[Replay]]:
-    """Return the replays started during each alert: the audit has the sources of each start."""
+    """Return the replays started during each alert; the audit has the sources of each start."""
     found: dict[int, list[Replay]] = defaultdict(list)
     ended = [(row, row.resolved_at) for row in rows if row.resolved_at is not None and row.source]
     if not ended:
@@ -204,8 +210,21 @@ def _replays(viewer: Viewer, rows: list[Alert]) -> dict[int, list[Replay]]:
     return found
 
 
+def episodes(
+    viewer: Viewer, since: datetime, *, source: str = "", queue: str = "", rule: str = "", limit: int = 2_000
+) -> list[Alert]:
+    """Return the alerts that fired and were not resolved before `since`, latest first, with their rules.
+
+    `rule`: its number or name.
+    """
+    fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__isnull=False)
+    found = fired.filter(Q(resolved_at=None) | Q(resolved_at__gte=since))
+    found = filter_place(found, source, queue, rule)
+    return list(found.select_related("rule").order_by("-pk")[:limit])
+
+
 def times(viewer: Viewer, since: datetime) -> Times:
-    """Return the response times to the alerts that fired since then: of the latest thousand."""
+    """Return the response times of the latest thousand alerts that fired since then."""
     fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__gte=since)
     rows = list(
         fired.order_by("-pk").values_list("opened_at", "fired_at", "acknowledged_at", "resolved_at")[:_MOST_TIMED]

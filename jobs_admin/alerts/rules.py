@@ -1,29 +1,36 @@
-"""Alert rules: read, create, change, delete."""
+"""Alert rules: read with their status (open alerts, last firing, channels), create, change, delete."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import Count, OuterRef, Q, Subquery
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from jobs_admin.alerts import checking, closing
+from jobs_admin.core.figures import dated
 from jobs_admin.core.refused import NotFound, Refused
-from jobs_admin.core.time_text import dated
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import audited, authorize, may_write
-from jobs_admin.models import Rule
+from jobs_admin.models import Alert, Rule
 from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.alert import AlertState
 from jobs_admin.rights import alert_sight
 
-MOST = 1_000  # rules of a desk
+MOST = 1_000  # rules per desk
+
+_FIRING = (AlertState.FIRING, AlertState.ACKNOWLEDGED)
+_QUIET = (AlertState.PENDING, AlertState.SILENCED)
 
 
 def rules(viewer: Viewer, *, with_channels: bool = True) -> list[Rule]:
-    """The rules that may fire about the viewer's sources, by name. Without channels for whoever only names them."""
+    """Return the rules that may fire about the viewer's sources, by name. Without channels if only names are needed."""
     found = Rule.objects.filter(deleted_at=None).select_related("view")
     if with_channels:
         found = found.prefetch_related("channels", "escalate_to")
@@ -40,12 +47,12 @@ def rule(viewer: Viewer, pk: int) -> Rule:
 
 
 def may_change(viewer: Viewer, rule: Rule) -> bool:
-    """Return whether the viewer may change, delete, or switch it on and off."""
+    """Return whether the viewer may change, delete, enable and disable it."""
     return may_write(viewer, OPERATOR, rule.source) and alert_sight.sees_rule(viewer, rule)
 
 
 def document(rule: Rule) -> dict[str, Any]:
-    """Return the content of a rule, as `save_rule` takes it."""
+    """Return the content of a rule, in the format of `save_rule`."""
     values = {name: getattr(rule, name) for name in checking.FIELDS}
     values["view"] = rule.view_id
     for name in ("channels", "escalate_to"):
@@ -54,16 +61,16 @@ def document(rule: Rule) -> dict[str, Any]:
 
 
 def check_rule(viewer: Viewer, document: object) -> Rule:
-    """Return the rule that saving this would create, not saved and without its channels. Raises Refused."""
+    """Return the unsaved rule that saving this would create, without its channels. Raises Refused."""
     values = checking.parse_rule(viewer, _content(document)[0])
     return Rule(**{name: value for name, value in values.items() if name not in ("channels", "escalate_to")})
 
 
 def save_rule(viewer: Viewer, document: object, pk: int | None = None) -> Rule:
-    """Create a rule, or change the one of this number; an omitted field has its default.
+    """Create a rule, or change the one with this number; an omitted field has its default.
 
-    `changed_at` in the document, as it was read, refuses the edit of a rule that was changed since. Raises Refused, and
-    NotFound.
+    If the document contains `changed_at`, as it was read, the edit is refused if the rule was changed since. Raises
+    Refused, and NotFound.
     """
     act = "rule.create" if pk is None else "rule.change"
     before = None if pk is None else rule(viewer, pk)
@@ -106,9 +113,9 @@ def _store(viewer: Viewer, read: Rule | None, values: Mapping[str, Any], expecte
         row = Rule.objects.select_for_update().get(pk=read.pk)
         if row.deleted_at is not None:
             raise NotFound("No such rule, or you cannot view it.")
-        # As JSON tells times: in thousandths of a second.
+        # JSON times have a precision of milliseconds.
         is_stale = expected is not None and abs(expected - row.changed_at) >= timedelta(milliseconds=1)
-        if is_stale or row.source != read.source:  # of another source, its operators were not asked
+        if is_stale or row.source != read.source:  # with another source, the rights on it were not checked
             by = row.changed_by or "Another operator"
             at = dated(row.changed_at, timezone.now(), with_seconds=True)
             message = f"{by} changed this rule at {at} UTC. Nothing was changed. Review the new version."
@@ -133,7 +140,7 @@ def _store(viewer: Viewer, read: Rule | None, values: Mapping[str, Any], expecte
 
 
 def _content(document: object) -> tuple[object, datetime | None]:
-    """Return the content of the rule, and the `changed_at` that the edit began from."""
+    """Return the content of the rule, and the `changed_at` on which the edit is based."""
     if not isinstance(document, Mapping) or "changed_at" not in document:
         return document, None
     given = document["changed_at"]
@@ -149,8 +156,9 @@ def _content(document: object) -> tuple[object, datetime | None]:
 
 
 def _record(viewer: Viewer, act: str, pk: int, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
-    """Audit the differing fields, and always the name, so that the row names its rule. If it went from one source to
-    another, each has a row of its own.
+    """Audit the differing fields, and always the name, so that the row identifies its rule.
+
+    If its source changed, each source has a row of its own.
     """
     differing = [n for n in checking.FIELDS if n == "name" or (before or {}).get(n) != (after or {}).get(n)]
     sides = {"before": before, "after": after}
@@ -161,3 +169,45 @@ def _record(viewer: Viewer, act: str, pk: int, before: dict[str, Any] | None, af
             if side and source in audited([side["source"]])
         }
         audit.record(viewer, act, f"alert-rule:{pk}", source=source, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleStatus:
+    firing: int  # including acknowledged ones
+    open: int  # including pending and silenced ones
+    last_fired_at: datetime | None
+
+
+def read_rule_status(viewer: Viewer, rules: Iterable[Rule]) -> dict[int, RuleStatus]:
+    """Return the status by rule number, from the alerts that the viewer sees; rules without an alert may be omitted.
+
+    Reads the open alerts, and for each rule the last alert that fired, however many it had.
+    """
+    pks = [one.pk for one in rules]
+    seen = Alert.objects.filter(alert_sight.visible(viewer))
+    opened = seen.filter(rule__in=pks, state__in=(*_FIRING, *_QUIET)).order_by().values("rule")
+    counted = opened.annotate(firing=Count("pk", filter=Q(state__in=_FIRING)), open=Count("pk"))
+    of_rule = {one["rule"]: (one["firing"], one["open"]) for one in counted}
+    fired = seen.filter(rule=OuterRef("pk"), fired_at__isnull=False).order_by("-fired_at").values("fired_at")[:1]
+    last = dict(Rule.objects.filter(pk__in=pks).order_by().values_list("pk", Subquery(fired)))
+    return {
+        pk: RuleStatus(*of_rule.get(pk, (0, 0)), last.get(pk))
+        for pk in pks
+        if pk in of_rule or last.get(pk) is not None
+    }
+
+
+def rules_by_channel(viewer: Viewer) -> dict[int, list[str]]:
+    """Return channel number -> names of the visible rules that notify it, immediately or on escalation."""
+    found = Rule.objects.filter(deleted_at=None).select_related("view").only("name", "source", "deleted_at", "view")
+    names = {one.pk: one.name for one in found if alert_sight.sees_rule(viewer, one)}
+    links = {
+        pair
+        for through in (Rule.channels.through, Rule.escalate_to.through)
+        for pair in through.objects.values_list("channel_id", "rule_id")
+    }
+    names_by_channel: dict[int, list[str]] = defaultdict(list)
+    for channel, rule in links:
+        if rule in names:
+            names_by_channel[channel].append(names[rule])
+    return {channel: sorted(by) for channel, by in names_by_channel.items()}

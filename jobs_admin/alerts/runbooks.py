@@ -1,4 +1,4 @@
-"""Runbooks of tasks: an address by pattern of the task's name."""
+"""Runbooks of tasks: one address per pattern of task names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_TASK = 255
 
 
 def runbooks(viewer: Viewer) -> list[Runbook]:
-    """Return the runbooks by pattern. They are of the whole desk: every viewer reads them."""
+    """Return the runbooks by pattern. They apply to the entire desk, and every viewer can read them."""
     return list(Runbook.objects.order_by("task")[:MOST]) if viewer.may_anywhere(VIEWER) else []
 
 
@@ -64,7 +64,7 @@ def delete_runbook(viewer: Viewer, pk: int) -> None:
 
 
 def for_task(task: str) -> str:
-    """Return the address of the most specific matching pattern: exact before the longest text before its first star."""
+    """Return the address of the most specific matching pattern: exact first, then by length before the first star."""
     fitting = [one for one in Runbook.objects.order_by("task")[:MOST] if matches(one.task, task)]
     best = max(fitting, key=lambda one: ("*" not in one.task, len(one.task.partition("*")[0]), one.task), default=None)
     return best.url if best is not None else ""
@@ -83,7 +83,7 @@ def _parse_field(field: str, read):
 
 
 def find_alert_runbook(alert: Alert, groups: Sequence[RisenGroup | Group]) -> str:
-    """Return the rule's own runbook, otherwise that of the group with most jobs, otherwise that of the commonest task."""
+    """Return the rule's own runbook, else that of the group with most jobs, else that of the most frequent task."""
     if alert.rule.runbook_url or (groups and groups[0].runbook_url):
         return alert.rule.runbook_url or groups[0].runbook_url
     if not alert.source or not alert.subject or not Runbook.objects.exists():

@@ -1,4 +1,7 @@
-"""Silences of alerts for a time. An alert that fires meanwhile is shown, without a notice."""
+"""Silences of alerts, and the alerts that one covers.
+
+An alert that fires during a silence is shown, without a notice.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,23 @@ from jobs_admin.db import audit
 from jobs_admin.db.authorizing import audited, authorize, owner
 from jobs_admin.models import Alert, Silence
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
-from jobs_admin.models.alert import Severity
+from jobs_admin.models.alert import AlertState, Severity
+from jobs_admin.rights import alert_sight
 
 MATCHERS = ("source", "queue", "rule", "severity", "alert", "exact")
-GLOBS = ("source", "queue", "rule")  # `exact` names those of them that are no globs: a queue may be called *
+GLOBS = ("source", "queue", "rule")  # `exact` lists those that are literal: a queue may be named *
 LONGEST = timedelta(days=30)
 LONGEST_COMMENT = 500
-MOST = 100  # of one source, in force or to come; of several sources together as many
+MOST = 100  # per source, in force or scheduled; as many for several sources together
 MOST_OF_DESK = 2_000
-MOST_OVER = 200  # of those that ended, the latest, that are listed
+MOST_OVER = 200  # latest ended ones that are listed
 _LONGEST_GLOB = 200
+
+MOST_COVERED = 2_000  # alerts checked against a silence
 
 
 def silences(viewer: Viewer, now: datetime, *, over: bool = False) -> list[Silence]:
-    """Return silences in force and to come, the next to end first; with `over` those that ended, latest first."""
+    """Return silences in force and scheduled, the next to end first; with `over`, those that ended, latest first."""
     if over:
         found = Silence.objects.filter(ends_at__lte=now).order_by("-ends_at", "-pk")[:MOST_OVER]
     else:
@@ -43,7 +49,7 @@ def silences(viewer: Viewer, now: datetime, *, over: bool = False) -> list[Silen
 
 
 class InForce(list[Silence]):
-    """Silences in force at a moment, for checks of many alerts: those of other sources cost nothing then."""
+    """Silences in force at one time, indexed so that checking many alerts skips those of other sources."""
 
     def __init__(self, found: Iterable[Silence]) -> None:
         super().__init__(found)
@@ -96,7 +102,7 @@ def silence(
     starts_at: datetime | None = None,
     now: datetime | None = None,
 ) -> Silence:
-    """Silence alerts that every matcher fits: `source`, `queue` and `rule` are globs, except those that `exact` names.
+    """Silence alerts that match all of `source`, `queue` and `rule`; these are globs, except those that `exact` lists.
 
     Raises Refused, and NotFound.
     """
@@ -122,7 +128,7 @@ def silence(
 
 
 def _must_have_room(source: str, now: datetime) -> None:
-    """Raise Refused at the bound. Each source has its own: its operators take no place from those of others."""
+    """Raise Refused at the limit. Each source has its own, so that other sources' operators cannot use it up."""
     mine = owner(source)
     open_ = Silence.objects.filter(ends_at__gt=now).values_list("matchers", flat=True)[:MOST_OF_DESK]
     owners = [owner(_source(matchers)) for matchers in open_]
@@ -148,7 +154,7 @@ def end_silence(viewer: Viewer, pk: int, *, now: datetime | None = None) -> Sile
     authorize(viewer, OPERATOR, source, "silence.end", f"silence:{pk}", message=message, field="source")
     with transaction.atomic():
         running = Silence.objects.filter(pk=pk, ends_at__gt=now)
-        # One that has not begun ends where it would have begun: at once.
+        # A scheduled silence ends at its start, which is moved to now.
         if not running.update(ends_at=now, starts_at=Least(F("starts_at"), now), ended_by=viewer.name[:150]):
             raise Refused("wrong_state", "This silence has already ended. Nothing was changed.")
         for one in audited([source]):
@@ -225,7 +231,7 @@ def _parse_start(given: datetime | None, now: datetime) -> datetime:
 
 
 def check_times(starts_at: datetime | None, ends_at: datetime, now: datetime) -> datetime:
-    """Return the start that a silence would have: now at the earliest. Raises Refused for invalid times."""
+    """Return the start of a silence: now at the earliest. Raises Refused for invalid times."""
     starts = _parse_start(starts_at, now)
     _check_end(ends_at, starts)
     return starts
@@ -240,3 +246,21 @@ def _check_end(ends_at: datetime, starts: datetime) -> None:
 
 def _invalid(field: str, message: str) -> Refused:
     return Refused("invalid", f"{message} Nothing was changed.", field)
+
+
+def find_silences_of(viewer: Viewer, alert: Alert, now: datetime) -> list[Silence]:
+    """Return the silences in force that cover it, if the viewer may see them."""
+    covering = [one for one in in_force(now) if silenced_by([one], alert, alert.rule.name)]
+    return [one for one in covering if may_see(viewer, one)]
+
+
+def find_covered(viewer: Viewer, matchers: Mapping[str, Any], limit: int = 20) -> tuple[list[Alert], int]:
+    """Return the first open alerts that a silence with these matchers would cover, and their number.
+
+    Changes nothing.
+    """
+    would = Silence(matchers=dict(matchers))
+    opened = Alert.objects.filter(alert_sight.visible(viewer)).exclude(state=AlertState.RESOLVED)
+    rows = opened.select_related("rule").order_by("-pk")[:MOST_COVERED]
+    found = [one for one in rows if silenced_by([would], one, one.rule.name)]
+    return found[:limit], len(found)

@@ -1,4 +1,4 @@
-"""Transitions of alerts: each a conditional update with its event, so that of several attempts one succeeds."""
+"""Transitions of alerts: each is a conditional update with its event, so that of concurrent attempts one succeeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs_admin.models import Alert, AlertEvent
 from jobs_admin.models.alert import AlertState
 
 LONGEST_REASON = 500
-# States in which it fires, acknowledged and silenced ones included.
+# States of a fired alert, including acknowledged and silenced.
 FIRED = (AlertState.FIRING, AlertState.ACKNOWLEDGED, AlertState.SILENCED)
 
 
@@ -20,7 +20,7 @@ def move(
 ) -> AlertEvent | None:
     """Make one transition if the alert is unchanged; otherwise return None and change nothing.
 
-    `unless`: a condition under which the alert must be left alone.
+    `unless`: a condition under which the alert is not changed.
     """
     n = alert.transitions + 1
     unchanged = Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state)

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from jobs_admin.core.alert_metrics import METRICS, Subject, Unit
+from jobs_admin.core import figures
+from jobs_admin.core.alert_metrics import Subject, figure
 from jobs_admin.core.text import terminal_line
 from jobs_admin.models import Alert, Rule
 
 _LONGEST_NAME = 100
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def sentence(alert: Alert, lasted_s: float) -> str:
-    """Return its state and duration."""
+    """Return its state and duration as a sentence."""
     rule = alert.rule
     bound = f"(threshold: {figure(rule.metric, alert.threshold)})"
-    lasted = f" for {duration(lasted_s)}" if lasted_s >= 1 else ""
+    lasted = f" for {figures.exact_duration(round(lasted_s))}" if lasted_s >= 1 else ""
     return f"{state(alert)} {bound}{lasted}"
 
 
 def resolved_sentence(alert: Alert, lasted_s: float) -> str:
     bound = f"(threshold: {figure(alert.rule.metric, alert.threshold)})"
-    return f"{state(alert)} {bound}; resolved after {duration(lasted_s)}"
+    return f"{state(alert)} {bound}; resolved after {figures.exact_duration(round(lasted_s))}"
 
 
 def state(alert: Alert) -> str:
-    """Return the value in words, without the threshold."""
+    """Return the value as text, without the threshold."""
     return _fill_template(alert.rule.measure.now, alert, alert.value)
 
 
 def past_state(alert: Alert) -> str:
-    """Return the peak of a resolved alert in words, without the threshold."""
+    """Return the peak of a resolved alert as text, without the threshold."""
     return _fill_template(alert.rule.measure.past, alert, alert.peak)
 
 
@@ -43,30 +43,8 @@ def _fill_template(text: str, alert: Alert, value: float) -> str:
     return f"{filled} of {some}" if (some := narrowed(rule)) else filled
 
 
-def figure(metric: str, value: float) -> str:
-    """Return a value or a threshold of this metric, with its unit."""
-    unit = METRICS[metric].unit
-    if unit is Unit.SHARE:
-        return f"{value * 100:.3g} %"
-    if unit is Unit.SECONDS:
-        return duration(value)
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
-
-
-def duration(seconds: float) -> str:
-    """Return the duration in at most two units: `5 min`, `1 h 20 min`."""
-    left, parts = max(0, round(seconds)), []
-    for size, unit in _UNITS:
-        if left >= size and len(parts) < 2:
-            parts.append(f"{left // size} {unit}")
-            left %= size
-        elif parts:
-            break
-    return " ".join(parts) or "0 s"
-
-
 def name(text: str) -> str:
-    """Return a foreign name shortened for a line: nothing in it ends the line or hides the rest."""
+    """Return an untrusted name, shortened for one line: no character ends the line or hides the rest."""
     return terminal_line(text, _LONGEST_NAME)
 
 

@@ -1,4 +1,4 @@
-"""Metrics of alert rules: one record each. Checks, notices, links, previews, forms and pages read these records.
+"""Metrics of alert rules, one record each. Evaluation, notices, links, previews, forms and pages read these records.
 
 docs/how-to/add-an-alert-metric.md lists the steps of adding one.
 """
@@ -10,25 +10,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from jobs_admin.core import figures
+
 LARGEST = 1e12  # of any threshold
 A_YEAR_S = 365 * 86_400
-LEAST_ENDED = 10  # fewer jobs, or attempts, say nothing of a share
-WINDOW_S = 300  # that growth and shares are of
+LEAST_ENDED = 10  # minimum number of jobs, or attempts, for a meaningful share
+WINDOW_S = 300  # window of growth and shares
 
 # A sample of a queue: time, dead jobs, failure time of the oldest, deaths and successes per minute, source reachable.
 Row = tuple[float, int | None, float | None, float | None, float | None, bool]
 Values = list[float | None]
-Ended = tuple[int, int, int]  # jobs that died, attempts to be retried, jobs that succeeded
+Ended = tuple[int, int, int]  # dead jobs, attempts to be retried, succeeded jobs
 
 
 class Unit(Enum):
     NUMBER = "number"
     SECONDS = "seconds"
-    SHARE = "share"  # 0 to 1; typed and shown in per cent
+    SHARE = "share"  # 0 to 1; entered and shown in per cent
 
 
 class Subject(Enum):
-    """Subject of an alert; there is one value for each."""
+    """Subject of an alert. An alert rule has one value per subject."""
 
     QUEUE = "queue"
     SOURCE = "source"
@@ -38,47 +40,53 @@ class Subject(Enum):
 class Link(Enum):
     """Failures that an alert leads to."""
 
-    DIED = "died"  # died in its time, also where replayed or discarded since
-    FAILED = "failed"  # whatever failed in its time
+    DIED = "died"  # died during the alert, including failures replayed or discarded since
+    FAILED = "failed"  # any failure during the alert
     QUARANTINE = "quarantine"  # in quarantine now: they are readmitted, not replayed
-    VIEW = "view"  # found by the search of its view
+    VIEW = "view"  # results of the view's search
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Texts in braces are filled in: `{subject}`, `{value}`, `{noun}` of an alert; `{source}`, `{view}` of a rule."""
+    """Metric of an alert rule.
+
+    Placeholders in texts: `{subject}`, `{value}`, `{noun}` of an alert; `{source}`, `{view}` of a rule.
+    """
 
     name: str  # in the API and in the database; at most 20 characters
-    label: str  # in lists of choices and over pictures
+    label: str  # in lists of choices and above charts
     unit: Unit
     subject: Subject
-    condition: str  # the beginning of a rule's sentence: "dead jobs"; a queue's name is appended
-    now: str  # an open alert in a sentence
-    past: str  # a resolved one, with its peak
+    condition: str  # start of a rule's sentence: "dead jobs"; a queue's name is appended
+    now: str  # sentence about an open alert
+    past: str  # sentence about a resolved alert, with its peak
     link: Link
     above: str = "above"
-    noun: str = ""  # plural with "s" of what is counted, or the rest of the unit: "jobs", "a minute"
-    any_source: str = ""  # `{source}` of a rule on every source
-    no_source: str = ""  # `{subject}` of an alert without a source: everybody sees those
+    noun: str = ""  # plural noun of what is counted, or the rest of the unit: "jobs", "a minute"
+    any_source: str = ""  # value of `{source}` for a rule on all sources
+    no_source: str = ""  # value of `{subject}` for an alert without a source, which everyone can see
     named_subjects: Mapping[str, str] = field(
         default_factory=dict
     )  # subject without a source -> name instead of `no_source`
-    largest: float = LARGEST  # threshold
+    meaning: str = ""  # of one that is not about failing jobs: what its alert means, in a sentence with `{source}`
+    largest: float = LARGEST  # maximum threshold
     largest_because: str = ""
-    # Only where the value is a number of jobs: failures in these states are counted, so that task, group and tenant narrow
-    # the rule. `retrying_replays`: those that wait for the next attempt of a replay count too.
+    # Only for a number of jobs: states of the failures to count, so that task, group and tenant narrow the rule.
+    # `retrying_replays`: also count jobs that wait for the next attempt of a replay.
     states: tuple[str, ...] = ()
     retrying_replays: bool = False
-    ratio: Callable[[Ended], tuple[int, int]] | None = None  # of a share: part and whole of the attempts that ended
+    ratio: Callable[[Ended], tuple[int, int]] | None = None  # for shares: part and total of the attempts that ended
     absent: float | None = None  # value of a subject without a row; None: no data
     needs_source: bool = False  # unknown while the source cannot be reached
     ends_with_source: bool = False  # no value once the source is removed from the configuration
-    moves_with_replays: bool = False  # a replay changes the value: the alert is held meanwhile
-    # Values at the samples of a queue, for the preview of a rule and the picture of an alert; None: not kept, and why.
+    moves_with_replays: bool = False  # a replay changes the value: the alert is blocked meanwhile
+    is_of_dead: bool = False  # the alert is blocked while jobs are on hold: the breaker or pause is the news
+    # Values at a queue's samples, for a rule's preview and an alert's chart; None: not stored, for the reason in
+    # `no_history`.
     history: Callable[[Sequence[Row]], Values] | None = None
     no_history: str = ""
-    history_note: str = ""  # difference between history and judging
-    peak_of: str = "dead"  # column of the samples by which queues are ranked for the preview
+    history_note: str = ""  # difference between history and evaluation
+    peak_of: str = "dead"  # column of the samples that ranks queues in the preview
 
     @property
     def is_narrowed(self) -> bool:
@@ -86,22 +94,22 @@ class Metric:
 
     @property
     def counts_jobs(self) -> bool:
-        """Return whether the value is a number of jobs, of which more is worse."""
+        """Return whether the value is a number of jobs, where more is worse."""
         return self.is_narrowed or self.subject is Subject.VIEW
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """Return the fields of a rule that say what it watches."""
+        """Return the fields of a rule that select what it watches."""
         if self.subject is Subject.QUEUE:
             return ("source", "queue", "task", "group", "tenant") if self.is_narrowed else ("source", "queue")
         return ("view", "source") if self.subject is Subject.VIEW else ("source",)
 
     def noun_for(self, value: float) -> str:
-        """Return the noun after this value: "job" after 1."""
+        """Return the noun for this value: "job" for 1."""
         return self.noun.removesuffix("s") if value == 1 else self.noun
 
     def bound(self) -> tuple[float, str]:
-        """Return the largest threshold, and the range in words. The largest of a share is excluded."""
+        """Return the maximum threshold, and the range in words. For a share, the maximum is excluded."""
         if self.unit is Unit.SHARE:
             return 1, "a share from 0 to below 1: 50 % is 0.5"
         if self.unit is Unit.SECONDS:
@@ -136,7 +144,7 @@ def _growth(rows: Sequence[Row]) -> Values:
 
 
 def _failure_share(rows: Sequence[Row]) -> Values:
-    """Share of the last minutes. A rate counts for the time since the row before."""
+    """Return the failure share of the latest minutes. A rate covers the time since the previous row."""
     found: Values = []
     window: deque[tuple[float, float, float]] = deque()
     before = rows[0][0] - 60 if rows else 0.0
@@ -160,7 +168,7 @@ def _unreachable(rows: Sequence[Row]) -> Values:
     return found
 
 
-# -- the records, in the order of the form ------------------------------------------------------------------------
+# -- records, in the order of the form -----------------------------------------------------------------------------
 
 _ALL = (
     Metric(
@@ -177,6 +185,7 @@ _ALL = (
         retrying_replays=True,
         absent=0.0,
         needs_source=True,
+        is_of_dead=True,
         history=_dead,
         history_note="While a replay ran, samples counted fewer dead jobs than the rule does.",
     ),
@@ -192,6 +201,7 @@ _ALL = (
         link=Link.DIED,
         needs_source=True,
         moves_with_replays=True,
+        is_of_dead=True,
         history=_growth,
     ),
     Metric(
@@ -205,6 +215,7 @@ _ALL = (
         past="{subject} had a job that was dead for {value}",
         link=Link.DIED,
         needs_source=True,
+        is_of_dead=True,
         history=_oldest_dead,
     ),
     Metric(
@@ -258,6 +269,7 @@ _ALL = (
         above="for longer than",
         now="{subject} has been unreachable for {value}",
         past="{subject} was unreachable for {value}",
+        meaning="While {source} does not answer, its queues are not sampled and nothing can be replayed there.",
         link=Link.FAILED,
         absent=0.0,
         ends_with_source=True,
@@ -275,6 +287,7 @@ _ALL = (
         named_subjects={"audit": "the audit (its end cannot be verified)"},
         now="{subject} has made no progress for {value}",
         past="{subject} made no progress for {value}",
+        meaning="A step makes no progress: failures may not be filed, and replays may not be sent.",
         link=Link.FAILED,
         absent=0.0,
         ends_with_source=True,
@@ -291,6 +304,7 @@ _ALL = (
         no_source="guards of an earlier version",
         now="reports from {subject} have been waiting for {value}",
         past="reports from {subject} waited for up to {value}",
+        meaning="Failed jobs are captured, but not filed yet: the numbers on this desk are too low.",
         link=Link.FAILED,
         no_history="Delays of reports are not recorded in the history.",
     ),
@@ -310,3 +324,13 @@ _ALL = (
     ),
 )
 METRICS = {one.name: one for one in _ALL}
+
+
+def figure(metric: str, value: float) -> str:
+    """Return a value or a threshold of this metric, with its unit."""
+    unit = METRICS[metric].unit
+    if unit is Unit.SHARE:
+        return figures.exact_percent(value)
+    if unit is Unit.SECONDS:
+        return figures.exact_duration(round(value))
+    return figures.count(value)

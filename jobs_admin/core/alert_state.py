@@ -1,6 +1,6 @@
-"""One rule and one thing it looks at: from where it stands and the next value to where it stands then, and what to do.
+"""State of an alert rule for one subject: from a state and the next value to the new state and an action.
 
-The same steps judge what is sampled now and, for a preview, what was sampled last week. Times are seconds since 1970.
+The same steps evaluate current samples and, for a preview, those of last week. Times are Unix seconds.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
-KEEP, FIRE, CLEAR = "keep", "fire", "clear"  # what no data means
+KEEP, FIRE, CLEAR = "keep", "fire", "clear"  # effect of missing data
 
 
 class Phase(Enum):
     QUIET = "quiet"
-    PENDING = "pending"  # true, not yet for long enough
+    PENDING = "pending"  # the condition is true, but not yet for long enough
     FIRING = "firing"
 
 
 class Act(Enum):
-    OPEN = "open"  # it became true
-    DROP = "drop"  # it was true, and not for long enough
+    OPEN = "open"  # the condition became true
+    DROP = "drop"  # the condition was true, but not for long enough
     FIRE = "fire"
     RESOLVE = "resolve"
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of a rule. It is true above `threshold`; `clear` is None where that is the same number."""
+    """Numbers of a rule. The condition is true above `threshold`; `clear` None: same as `threshold`."""
 
     threshold: float
     clear: float | None = None
@@ -42,13 +42,13 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """The state of a rule for one queue, or for another subject."""
+    """State of a rule for one queue or other subject."""
 
     phase: Phase = Phase.QUIET
-    opened_at: float | None = None  # since when it is true
-    below_since: float | None = None  # while firing: at or below `clear` since then, without a break
-    judged_at: float = -math.inf  # the moment of the value that it was judged by last
-    value: float | None = None  # that value; of moments without data the last before
+    opened_at: float | None = None  # start of the condition being true
+    below_since: float | None = None  # while firing: start of the unbroken time at or below `clear`
+    judged_at: float = -math.inf  # time of the latest evaluated value
+    value: float | None = None  # that value; without data, the previous one
     peak: float = 0.0
 
 
@@ -58,10 +58,10 @@ QUIET = Stand()
 def step(
     stand: Stand, value: float | None, at: float, numbers: Numbers, *, is_blocked: bool = False
 ) -> tuple[Stand, Act | None]:
-    """Return where it stands after a value of the moment `at`, and what to do, if anything.
+    """Return the state after a value at the time `at`, and the action, if any.
 
-    `value` is None where there is no data. A value that is not younger than the last changes nothing. While it is held
-    (what it looks at cannot be trusted) it neither fires nor resolves nor passes; it may become true.
+    `value` is None without data. A value that is not newer than the last changes nothing. `is_blocked`: the subject
+    cannot be trusted, so the alert neither fires nor resolves nor drops; its condition may become true.
     """
     if at <= stand.judged_at:
         return stand, None

@@ -1,7 +1,7 @@
-"""A kept message taken apart into what AMQP carries: a body, headers and properties.
+"""AMQP parts of a stored message: body, headers and properties.
 
-Both who retries a job and who replays it hold its message in the shape in which kombu writes messages into Redis
-(`worker/report.py: raw_message`), and put it back on RabbitMQ as it was.
+Retries and replays store a message in the form in which kombu writes messages to Redis (`worker/report.py:
+raw_message`), and restore it on RabbitMQ from that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-# What a producer said. Not `user_id`, which RabbitMQ refuses from anybody but that user, nor `cluster_id`, which is its own.
+# Properties set by a producer. Without `user_id`, which RabbitMQ only accepts from that user, and `cluster_id`, which
+# is RabbitMQ's own.
 PROPERTIES = (
     "content_type",
     "content_encoding",
@@ -29,7 +30,7 @@ PROPERTIES = (
     "app_id",
 )
 
-# What a header may hold and JSON has no form for, by the names that kombu 5.3 to 5.7 writes it under.
+# Header types that JSON cannot represent, by the names that kombu 5.3 to 5.7 writes.
 _RESTORED: dict[str, Callable[[Any], Any]] = {
     "bytes": str.encode,
     "base64": base64.b64decode,
@@ -42,11 +43,14 @@ _RESTORED: dict[str, Callable[[Any], Any]] = {
 class Parts:
     body: bytes | str
     headers: dict[str, Any]
-    properties: dict[str, Any]  # of PROPERTIES, those that the message has
+    properties: dict[str, Any]  # those of PROPERTIES that the message has
 
 
 def parts(raw: bytes) -> Parts:
-    """Raises ValueError, TypeError, KeyError, AttributeError or RecursionError for what is no message in that shape."""
+    """Parse a stored message.
+
+    Raises ValueError, TypeError, KeyError, AttributeError or RecursionError for any other text.
+    """
     document = json.loads(raw, object_hook=_restored)
     properties = dict(document.get("properties") or {})
     body = document["body"]
@@ -69,4 +73,4 @@ def _restored(value: dict[str, Any]) -> Any:
     try:
         return _RESTORED[name](content)
     except (KeyError, TypeError, ValueError, ArithmeticError):
-        return value  # a header of the producer's own
+        return value  # the producer's own header

@@ -1,4 +1,4 @@
-"""Arguments of a job: one value by its path, JSON Merge Patch, and edits that never send a redacted or cut value."""
+"""Arguments of a job: values by path, JSON Merge Patch, and edits that never send a redacted or cut value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs_admin.core.refused import Refused
 
 
 def value_at(path: str, args: Any, kwargs: Any) -> Any:
-    """None where nothing is there. Places in a list count from 0."""
+    """Return the value at a path; None if there is none. List indexes count from 0."""
     value: Any = {"args": args, "kwargs": kwargs}
     for part in path.split("."):
         if isinstance(value, dict):
@@ -23,10 +23,10 @@ def value_at(path: str, args: Any, kwargs: Any) -> Any:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """`target` with the patch laid over it; neither is changed.
+    """Return `target` with the JSON Merge Patch applied; neither is changed.
 
-    An object changes what it names and leaves the rest, null takes a member out, and anything else, a list too, takes
-    the place of what was there.
+    An object changes the members it names, null removes a member, and any other value, including a list, replaces the
+    old one.
     """
     if not isinstance(patch, dict):
         return patch
@@ -39,9 +39,9 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return found
 
 
-DEEPEST = 100  # levels of lists and objects that an edit may have
+DEEPEST = 100  # maximum nesting of lists and objects in an edit
 
-# How `core.display` says that it left something out. Sent as a value, each of them would be nonsense.
+# Marks that `core.display` puts in place of an omission. Sent as a value, each would be nonsense.
 _LEFT_OUT = (
     PLACEHOLDER,
     TOO_DEEP,
@@ -54,10 +54,10 @@ _LEFT_OUT = (
 
 
 def merge(real: Any, shown: Any, edited: Any, path: str) -> Any:
-    """The value to send: `edited`, in which whatever is still as it was `shown` takes its real value back.
+    """Return the value to send: `edited`, with the real value wherever it is unchanged from `shown`.
 
-    Raises Refused for a placeholder that is not where it was shown (its real value is not known there), and for a
-    list or mapping of which only a part was shown.
+    Raises Refused for a placeholder in another place than shown (its real value is unknown there), and for an edited
+    list or mapping that was only shown in part.
     """
     if _same(edited, shown):
         return real
@@ -82,7 +82,7 @@ def _merge_mapping(real: Any, shown: Any, edited: dict[str, Any], path: str) -> 
         if name in known:
             merged[name] = merge(real[name], shown[name], value, inner)
         else:
-            # Also a name that was itself redacted: its real spelling is not known.
+            # Includes a redacted name: its real spelling is unknown.
             refuse_placeholder(name, inner)
             refuse_placeholder(value, inner)
             merged[name] = value
@@ -96,7 +96,7 @@ def _merge_list(real: Any, shown: Any, edited: list[Any], path: str) -> list[Any
     if len(shown) != len(real):
         raise Refused("bad_edit", f"{path} is too long to be shown completely, so it cannot be edited.", path)
     if len(edited) != len(shown):
-        # Places have moved, unless everything shown still stands where it stood and the rest is new.
+        # Positions changed, unless everything shown is unchanged and the rest is appended.
         beginning = edited[: len(shown)]
         if len(edited) > len(shown) and _same(beginning, shown):
             refuse_placeholder(edited[len(shown) :], path)
@@ -107,9 +107,9 @@ def _merge_list(real: Any, shown: Any, edited: list[Any], path: str) -> list[Any
 
 
 def refuse_placeholder(value: Any, path: str, depth: int = 0) -> None:
-    """Raises Refused for a value in which something hidden or cut was typed, moved or left beside a change.
+    """Raise Refused for a value that contains a typed, moved or partly changed placeholder.
 
-    Also for one so deep that what stores and shows it later would break.
+    Also for a value nested too deeply for the code that stores and shows it.
     """
     if depth > DEEPEST:
         raise Refused("bad_edit", f"{path[:80]}… is nested deeper than {DEEPEST} levels.", path)
@@ -132,7 +132,7 @@ def refuse_placeholder(value: Any, path: str, depth: int = 0) -> None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON: `1`, `1.0` and `true` are three values."""
+    """Return whether two values are equal as JSON: `1`, `1.0` and `true` differ."""
     try:
         return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     except (TypeError, ValueError, RecursionError):

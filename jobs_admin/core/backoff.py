@@ -1,12 +1,13 @@
-"""Wait after a failed attempt. Seconds; attempts count from 1: the first wait follows attempt 1.
+"""Delay after a failed attempt, in seconds. Attempts count from 1: the first delay follows attempt 1.
 
-First the backoff grows, then the cap cuts it, then jitter spreads it, and jitter never goes beyond the cap: docs/policies.md
-has the formulas with their sources. Nothing overflows at any attempt, and no wait is negative, NaN, or above
-`policy.longest_s`, except for the delay that a server asked for.
+The backoff grows, the cap cuts it, then jitter spreads it, never beyond the cap: docs/policies.md has the formulas with
+their sources. Nothing overflows at any attempt, and no delay is negative, NaN, or above `policy.longest_s`, except one
+that a server requested.
 
-Decorrelated backoff: each wait is uniform from the first delay to three times the wait before (Marc Brooker, "Exponential
-Backoff And Jitter", AWS Architecture Blog, 2015: `min(cap, uniform(base, 3 * before))`). Here the range is cut at the cap,
-not the draw from it: as published, two thirds of all jobs at the cap would wait exactly the cap, and wake together.
+Decorrelated backoff: each delay is uniform from the first delay to three times the previous one (Marc Brooker,
+"Exponential Backoff And Jitter", AWS Architecture Blog, 2015: `min(cap, uniform(base, 3 * before))`). Here the cap
+limits the range, not the drawn value: as published, two thirds of all jobs at the cap would wait exactly the cap and
+wake together.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from jobs_admin.core.policy.shape import Backoff, Policy
 
 TIMES = 3.0
 _CELLS = 200
-_STEPS = 2_000  # after so many attempts the law is the same for ever, whatever the cap
+_STEPS = 2_000  # after this many attempts the distribution no longer changes, whatever the cap
 _SETTLED = 1e-7  # relative change of the mean from one attempt to the next
 
 
 def span(first_s: float, cap_s: float, attempt: int, previous_s: float | None) -> tuple[float, float]:
-    """The shortest and the longest wait after `attempt`, when the one before it was `previous_s` (None: not known).
+    """Return the shortest and longest delay after `attempt`, given the previous delay (None: unknown).
 
-    What was waited before may have been a server's wish; it counts no more than this backoff could have waited itself.
+    The previous delay may have been a server's request; it counts at most as much as this backoff could have produced.
     """
     before = min(max(first_s, previous_s or 0.0), longest_s(first_s, cap_s, attempt - 1))
     return first_s, min(cap_s, TIMES * before)
 
 
 def longest_s(first_s: float, cap_s: float, attempt: int) -> float:
-    """The longest wait that can follow `attempt`, whatever was drawn before."""
+    """Return the longest delay that can follow `attempt`, whatever was drawn before."""
     try:
         return min(cap_s, first_s * math.pow(TIMES, attempt))
     except OverflowError:
@@ -44,9 +45,9 @@ def longest_s(first_s: float, cap_s: float, attempt: int) -> float:
 
 
 def mean_s(first_s: float, cap_s: float, attempt: int) -> float:
-    """The mean wait after `attempt`, over all that may have been drawn before. To about a part in a thousand."""
+    """Return the mean delay after `attempt` over all earlier draws, to about one part in a thousand."""
     if longest_s(first_s, math.inf, attempt) <= cap_s:
-        return first_s * (2 * math.pow(TIMES / 2, attempt) - 1)  # of E(n) = (first + 3 E(n-1)) / 2
+        return first_s * (2 * math.pow(TIMES / 2, attempt) - 1)  # solution of E(n) = (first + 3 E(n-1)) / 2
     if TIMES * first_s >= cap_s:
         return (first_s + cap_s) / 2
     means = _means(first_s, cap_s)
@@ -55,11 +56,14 @@ def mean_s(first_s: float, cap_s: float, attempt: int) -> float:
 
 @lru_cache(maxsize=64)
 def _means(first: float, cap: float) -> tuple[float, ...]:
-    """After attempts 1, 2 … until it stays the same: the law of the wait is carried on from attempt to attempt, in cells."""
+    """Return the means after attempts 1, 2 … until they are constant.
+
+    The delay's distribution is computed from attempt to attempt, in cells.
+    """
     edges = [first * (cap / first) ** (i / _CELLS) for i in range(_CELLS)] + [cap]
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
     tops = [min(cap, TIMES * middle) for middle in middles]
-    last = [min(max(1, bisect_left(edges, top)), _CELLS) - 1 for top in tops]  # the cell that a top lies in
+    last = [min(max(1, bisect_left(edges, top)), _CELLS) - 1 for top in tops]  # the cell that contains a top
     found = [(first + TIMES * first) / 2]
     masses = _spread([1.0], [TIMES * first], [bisect_left(edges, TIMES * first) - 1], edges)
     while len(found) < _STEPS and (len(found) < 2 or abs(found[-1] - found[-2]) > _SETTLED * found[-1]):
@@ -69,7 +73,7 @@ def _means(first: float, cap: float) -> tuple[float, ...]:
 
 
 def _spread(masses: list[float], tops: list[float], last: list[int], edges: list[float]) -> list[float]:
-    """Return what becomes of masses that are each spread evenly from the first edge to a top of their own: the mass of each cell."""
+    """Return the mass per cell of masses that are each spread evenly from the first edge to their own top."""
     first = edges[0]
     ends, parts = [0.0] * _CELLS, [0.0] * _CELLS
     for mass, top, cell in zip(masses, tops, last, strict=True):
@@ -88,7 +92,7 @@ _DRAWN = 10  # sidekiq: rand(10)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The waits that may follow one attempt, all equally likely unless the backoff is decorrelated."""
+    """Range of delays after one attempt, equally likely unless the backoff is decorrelated."""
 
     shortest_s: float
     longest_s: float
@@ -97,7 +101,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    attempt: int  # the wait is the one after this attempt
+    attempt: int  # the delay follows this attempt
     shortest_s: float
     longest_s: float
     mean_s: float
@@ -105,22 +109,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A uniform law: from `least` to `most`, in as many equal `steps` (0 without steps: every number in between)."""
+    """Uniform distribution from `least` to `most`, in `steps` equal steps (0: continuous)."""
 
     least: float
     most: float
     steps: int = 0
 
     def at(self, u: float) -> float:
-        """The wait for a number from 0 up to, not including, 1."""
+        """Return the delay for a number in [0, 1)."""
         width = self.most - self.least
-        # Steps last: whole seconds stay whole. And rounding may carry the sum past the end.
+        # Divide last: whole seconds stay whole. Rounding may exceed `most`.
         added = width * min(math.floor(u * (self.steps + 1)), self.steps) / self.steps if self.steps else width * u
         return min(self.most, self.least + added)
 
 
 def spread(policy: Policy, attempt: int, previous_s: float | None = None) -> Spread:
-    """The law of the wait after `attempt`. `previous_s`, the wait before it, matters only to a decorrelated backoff."""
+    """Return the distribution of the delay after `attempt`.
+
+    `previous_s`: the delay before it, for a decorrelated backoff.
+    """
     attempt, cap = _bounded(attempt), policy.longest_s
     if policy.backoff.kind == "decorrelated":
         return Spread(*span(policy.backoff.first_delay_s, cap, attempt, previous_s))
@@ -128,7 +135,7 @@ def spread(policy: Policy, attempt: int, previous_s: float | None = None) -> Spr
 
 
 def envelope(backoff: Backoff, attempt: int) -> float:
-    """Return what the backoff grows to, without cap and jitter; `inf` where it is beyond every number. Never falls, but in a table."""
+    """Return the backoff's growth without cap and jitter; `inf` on overflow. Never decreases, except in a table."""
     n = _bounded(attempt)
     match backoff.kind:
         case "exponential":
@@ -139,7 +146,7 @@ def envelope(backoff: Backoff, attempt: int) -> float:
             return backoff.delays_s[min(n, len(backoff.delays_s)) - 1]
         case "polynomial":
             return _product(backoff.first_delay_s, _power(n - 1, backoff.power)) + backoff.plus_s
-        case _:  # fixed; decorrelated begins with it
+        case _:  # fixed; also the start of decorrelated
             return backoff.first_delay_s
 
 
@@ -150,10 +157,10 @@ def delay(
     previous_s: float | None = None,
     wish_s: float | None = None,
 ) -> float:
-    """The wait after `attempt`, drawn with one call of `random` (from 0 up to, not including, 1).
+    """Return the delay after `attempt`, drawn with one call of `random` (in [0, 1)).
 
-    Where a server asked for `wish_s` the wait is never shorter: what was asked with a share on top, or the backoff where
-    that is longer. So a server that always asks for a second does not use up all attempts in seconds.
+    With a server's requested delay `wish_s`, the result is at least the request plus a random share, or the backoff if
+    that is longer. So a server that always requests a second does not use up all attempts within seconds.
     """
     u = random()
     own = spread(policy, attempt, previous_s).at(u)
@@ -161,13 +168,13 @@ def delay(
 
 
 def wish_spread(policy: Policy, wish_s: float) -> Spread:
-    """From what a server asked for to a share more, but no more than the cap of what may be asked for."""
+    """Return the distribution from the requested delay to a share more, limited by the cap for requests."""
     wish = policy.retry_after
     return Spread(wish_s, max(wish_s, min(wish_s * (1 + wish.jitter), wish.cap_s)))
 
 
 def bounds(policy: Policy, attempt: int) -> Range:
-    """Return what the wait after `attempt` may be, whatever was waited before."""
+    """Return the range of the delay after `attempt`, whatever the previous delays."""
     if policy.backoff.kind == "decorrelated":
         known = policy.backoff.first_delay_s, policy.longest_s, _bounded(attempt)
         return Range(known[0], longest_s(*known), mean_s(*known))
@@ -176,7 +183,7 @@ def bounds(policy: Policy, attempt: int) -> Range:
 
 
 def schedule(policy: Policy) -> list[Step]:
-    """The waits after attempts 1 to max_attempts - 1; none after the last."""
+    """Return the delays after attempts 1 to max_attempts - 1; none follows the last."""
     ranges = ((n, bounds(policy, n)) for n in range(1, policy.max_attempts))
     return [Step(n, one.shortest_s, one.longest_s, one.mean_s) for n, one in ranges]
 
@@ -198,7 +205,8 @@ def _down(policy: Policy, wait: float, cap: float, attempt: int) -> Spread:
 
 
 def _plus_minus(policy: Policy, wait: float, cap: float, attempt: int) -> Spread:
-    # The range is cut, not what is drawn from it: else half of all capped jobs would wait exactly the cap, and wake together.
+    # The range is limited, not the drawn value: otherwise half of all capped jobs would wait exactly the cap and wake
+    # together.
     fraction = policy.jitter.fraction
     return Spread(wait * (1 - fraction), min(cap, wait * (1 + fraction)))
 
@@ -208,18 +216,20 @@ def _additive(policy: Policy, wait: float, cap: float, attempt: int) -> Spread:
 
 
 def _celery(policy: Policy, wait: float, cap: float, attempt: int) -> Spread:
-    steps = math.floor(wait)  # randrange(whole + 1): the end is included
+    steps = math.floor(wait)  # randrange(whole + 1): includes the end
     return Spread(0.0, float(steps), steps)
 
 
 def _sidekiq(policy: Policy, wait: float, cap: float, attempt: int) -> Spread:
-    most = _DRAWN - 1  # rand(10) * (count + 1), and count is from 0
+    most = _DRAWN - 1  # rand(10) * (count + 1), where count starts at 0
     found = _below(cap, wait, float(most * attempt))
     return Spread(found.least, found.most, most)
 
 
 def _below(cap: float, wait: float, width: float) -> Spread:
-    """From the wait to `width` more; at the cap as far below it, so that capped jobs keep their jitter."""
+    """Return the range from the delay to `width` more; at the cap, `width` below it, so that capped jobs keep their
+    jitter.
+    """
     return Spread(wait, wait + width) if wait + width <= cap else Spread(max(0.0, cap - width), cap)
 
 
@@ -236,7 +246,7 @@ _SPREADS: dict[str, Callable[[Policy, float, float, int], Spread]] = {
 
 
 def _bounded(attempt: int) -> int:
-    """Counted from 1, and no more than a float counts exactly."""
+    """Return the attempt, at least 1 and at most the largest exact float integer."""
     return max(1, min(attempt, 2**53))
 
 

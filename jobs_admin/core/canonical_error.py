@@ -1,4 +1,4 @@
-"""Canonical form of an error: its type by one name, and its message without values, by the line that raised it."""
+"""Canonical form of an error: one name per type, and the message without values, by the line that raised it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _FIELD = re.compile(r"\{([^{}]{0,200})\}")
 _FIELD_UNNAMED = re.compile(r"\{[^{}]{0,200}\}")
 _PERCENT = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[sdrifgxX]")
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)\W*\Z")
-# Values with such names say which error it is.
+# Values with such names identify the error.
 _DESCRIBES = re.compile(
     r"(?i)reason|code|status|state|err|exc|kind|type|why|cause|messag|msg|detail|action|method|field|column|attr|param|option|resp|body|content|\A(?:e|ex|op)\Z"
 )
 
-# Values with such names are the code of the error itself, also where they are numbers. A `zip_code` is not.
+# Values with such names are the error's code, even if numeric. A `zip_code` is not.
 _IS_CODE = re.compile(
     r"(?i)(?:\A|(?:error|err|status|http|exit|return|response|reply|fault|result|reason|failure|smtp|sql|api|grpc|os|sys)_?)"
     r"(?:code|status|errno|reason|sqlstate|returncode|state)\Z"
 )
 _SHORT = re.compile(r"[\w.:/-]{1,40}\Z")
-# A word with digits that the code writes out whole.
+# A word with digits in the code's literal text.
 _WRITTEN = re.compile(r"(?<![^\s\[(:,])[\w.-]{0,20}\d[\w-]{0,20}(?=[\s\]):,.;]|\Z)")
 
 _ANY_DIGIT = re.compile(r"\d")
 
-# Values with such names may be of several words.
+# Values with such names may have several words.
 _THING = re.compile(
     r"(?i)name|user|tenant|customer|patient|client|account|person|carrier|partner|provider|vendor|supplier|company|bank|merchant|shop|store|product|article|country|region|address|city|file|path|folder|date|time|value|input|title|label|key"
 )
@@ -42,16 +42,16 @@ _THING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`raise Refused(f"order {order} of {tenant} refused")`: which parts of its message are values."""
+    """Message template of a raising line, `raise Refused(f"order {order} of {tenant} refused")`: texts and values."""
 
-    texts: tuple[str, ...]  # around the values: one more than there are
+    texts: tuple[str, ...]  # around the values, so one more than values
     varies: tuple[bool, ...]
-    things: tuple[bool, ...]  # values that may be of several words
-    codes: tuple[bool, ...]  # values that are the code of the error
-    is_foreign: bool = False  # of a library: there a word may be a name of the schema
+    things: tuple[bool, ...]  # values that may have several words
+    codes: tuple[bool, ...]  # values that are the error's code
+    is_foreign: bool = False  # of a library: a word may be a schema name there
 
     def pieces(self, message: str) -> list[Piece] | None:
-        """The message cut into what the code writes and what it puts in; None where it was not written by it."""
+        """Return the message split into the code's text and values; None if the template does not match."""
         if not message.startswith(self.texts[0]) or (not self.varies and message != self.texts[0]):
             return None
         found, at = [Piece(self.texts[0], is_written=True)], len(self.texts[0])
@@ -68,7 +68,7 @@ class Template:
 
 
 class Piece(NamedTuple):
-    """A part of a message: written by the code, or a value that it put in."""
+    """Part of a message: the code's text, or a value."""
 
     text: str
     varies: bool = False
@@ -77,16 +77,14 @@ class Piece(NamedTuple):
     is_written: bool = False
 
     def constants(self) -> list[tuple[int, int]]:
-        """Return the places (start, end) of words with digits in a text that the code writes. They are the same each
-        time.
-        """
+        """Return the spans (start, end) of words with digits in the code's text, which are constant."""
         if not self.is_written or not _ANY_DIGIT.search(self.text):
             return []
         return [found.span() for found in _WRITTEN.finditer(self.text)]
 
 
 def template_of(code: str, *, is_foreign: bool = False) -> Template | None:
-    """Return the template of the message in the line that raised; None where the line has none."""
+    """Return the message template of the raising line; None if it has none."""
     if not _RAISES.match(code):
         return None
     for found in _LITERAL.finditer(code[:1000]):
@@ -98,10 +96,10 @@ def template_of(code: str, *, is_foreign: bool = False) -> Template | None:
             texts = (_FIELD_UNNAMED if "format" in after else _PERCENT).split(found["text"])
             names = [part.strip(" ()") for part in code[found.end() : 1000].split(",")]
         elif len(code) <= 1000 and code.endswith((found[0] + ")", found[0])):
-            return Template((found["text"],), (), (), (), is_foreign)  # no value at all
+            return Template((found["text"],), (), (), (), is_foreign)  # no values
         else:
             continue
-        # Values side by side cannot be told apart.
+        # Adjacent values cannot be separated.
         if len(texts) >= 2 and all(texts[1:-1]):
             names += [""] * len(texts)
             names = names[: len(texts) - 1]
@@ -133,19 +131,19 @@ def _is_descriptive(expression: str) -> bool:
 
 # -- the type ---------------------------------------------------------------------------------------------------
 
-# Names of one class, in one version of Python or another.
+# Aliases of one class in different versions of Python.
 _ONE_CLASS = {"timeout": "TimeoutError", "IOError": "OSError", "EnvironmentError": "OSError", "socket.error": "OSError"}
 
 
 def name_of(error_type: str) -> str:
-    """The class without its module: libraries move their errors between modules from version to version."""
+    """Return the class name without its module: libraries move their errors between modules."""
     name = error_type.rpartition(".")[2]
     return _ONE_CLASS.get(name) or _ONE_CLASS.get(error_type) or name
 
 
 # -- the message ------------------------------------------------------------------------------------------------
 
-# In these, quoted words are names in code (`has no attribute 'total'`), and two names are two problems.
+# Quoted words are names in code here (`has no attribute 'total'`): two names are two problems.
 _QUOTES_NAMES = {
     "AttributeError",
     "ImportError",
@@ -157,7 +155,7 @@ _QUOTES_NAMES = {
     "UndefinedError",
     "FieldError",
 }
-# One word where the code puts a value, and what is already known to be one.
+# A single word in the position of a value, and text already recognised as a value.
 _BARE_WORD = re.compile(r"\w[\w.@:/+~-]{0,120}\Z")
 _SENTENCE = re.compile(r"[A-Z][^ ]{0,40} (?:[^ ]{1,60} ){0,6}?[a-z]")
 _PLACEHOLDER = re.compile(r"<[a-z]{2,6}>\Z")
@@ -167,18 +165,18 @@ _QUALIFIED = re.compile(r"\b(?:\w{1,100}\.(?:<locals>\.)?){1,10}(?=\w{1,100}\(\)
 def plain_message(
     name: str, message: str, template: Template | None, replaced: list[tuple[str, str]] | None = None
 ) -> str:
-    """The message without its values; `name` is the type as `name_of` gives it, `template` that of the raising line."""
+    """Return the message without its values. `name`: the type from `name_of`. `template`: that of the raising line."""
     if name == "TypeError":
-        # `Invoice.total() missing 1 required …`: Python 3.9 says `total()`.
+        # `Invoice.total() missing 1 required …`: Python 3.9 writes `total()`.
         message = _QUALIFIED.sub("", message[:MOST_MESSAGE])
     if name == "KeyError" and len(message) > 2 and message[0] == message[-1] and _SENTENCE.match(message[1:-1]):
-        message = message[1:-1]  # a KeyError prints a sentence as it would print a key
+        message = message[1:-1]  # a KeyError prints a sentence like a key
     keep_names = name in _QUOTES_NAMES
     pieces = template.pieces(message) if template is not None else None
     if pieces is None:
         return normalise(message, keep_names=keep_names, replaced=replaced)
-    # A bare word in the place of a value (`tenant acme has no gateway`): the code says that it varies.
-    protected: list[str] = []  # what stays as it is, whatever it looks like
+    # A bare word in the position of a value (`tenant acme has no gateway`): the code shows that it varies.
+    protected: list[str] = []  # text that stays unchanged
 
     def protect(words: str) -> str:
         protected.append(words)
@@ -208,13 +206,13 @@ def plain_message(
     return _PROTECTED.sub(lambda found: "".join(protected[ord(found[0]) - _FIRST_PROTECTED :][:1]), plain)
 
 
-_FIRST_PROTECTED, _MOST_PROTECTED = 0xE000, 100  # of Unicode's private use
+_FIRST_PROTECTED, _MOST_PROTECTED = 0xE000, 100  # in Unicode's private use area
 _PROTECTED = re.compile("[\ue000-\ue0ff]")
 
 
 @lru_cache(maxsize=2048)
 def plain_known(name: str, message: str, template: Template | None) -> str:
-    """The same; most messages come again at once, as a job is tried again."""
+    """Return `plain_message`, cached: most messages repeat soon, as a job is retried."""
     return plain_message(name, message, template)
 
 
@@ -222,7 +220,9 @@ _NOTHING_HAS = re.compile(r"'NoneType' object has no attribute '(\w{1,80})'\Z")
 
 
 def name_of_none(plain: str, code: str) -> str:
-    """` (payer)` of `'NoneType' object has no attribute 'iban'` raised by `send(payer.iban)`: which one was missing."""
+    """Return ` (payer)` for `'NoneType' object has no attribute 'iban'` raised by `send(payer.iban)`: the missing
+    object.
+    """
     found = _NOTHING_HAS.match(plain)
     if not found:
         return ""
@@ -230,20 +230,20 @@ def name_of_none(plain: str, code: str) -> str:
     return f" ({names.pop()})" if len(names) == 1 else ""
 
 
-# Raised by Python itself, of a value whose place in the data only the line tells.
+# Errors that Python raises for a value; only the line shows which field it came from.
 _OF_A_VALUE = {"ValueError", "TypeError", "InvalidOperation", "OverflowError", "ParserError"}
 _READ = re.compile(r"\[['\"](\w{1,80})['\"]\]|\.get\(['\"](\w{1,80})['\"]")
 
 
 def value_read(name: str, code: str) -> str:
-    """` (amount)` of `float(row["amount"])`: of which value the line that failed speaks, where it is one alone."""
+    """Return ` (amount)` for `float(row["amount"])`: the only field that the failed line reads."""
     if name not in _OF_A_VALUE or code.startswith(("raise ", "assert ")):
         return ""
     names = {one or other for one, other in _READ.findall(code[:1000])}
     return f" ({names.pop()})" if len(names) == 1 else ""
 
 
-# -- the same in fewer words ------------------------------------------------------------------------------------
+# -- shorter forms ---------------------------------------------------------------------------------------------------
 
 _STATUS = re.compile(r"\b[45]\d\d\b")
 _REPR_WITH_STATUS = re.compile(r"[A-Z]\w{0,80}\(.{0,2000}\bstatus(?:_code)?=[45]\d\d\b")
@@ -256,11 +256,11 @@ _ABOUT_STATUS = frozenset(
 
 @lru_cache(maxsize=1024)
 def status_alone(plain: str) -> str:
-    """`HTTP 404` for a message that says no more than that, in whatever words and order."""
+    """Return `HTTP 404` for a message with no other content, in any words and order."""
     found = _STATUS.search(plain)
     if found is None:
         return plain
-    # As Celery tells an error that cannot be pickled: with all headers of the answer.
+    # As Celery formats an error that cannot be pickled: with all headers of the response.
     if _REPR_WITH_STATUS.match(plain):
         return f"HTTP {found[0]}"
     try:
@@ -271,7 +271,7 @@ def status_alone(plain: str) -> str:
     return f"HTTP {found[0]}" if words <= _ABOUT_STATUS | set(phrase.split()) | set(WORD.findall(phrase)) else plain
 
 
-# Words that tell that something went wrong, and not what.
+# Words that only state that something failed.
 _GENERIC = frozenset(
     "a after again all an and attempt attempts be been call caught client completed connect connecting "  # noqa: SIM905
     "connection could encountered error errors exception fail failed failing failure fatal fetch for gave "
@@ -284,7 +284,9 @@ _CAPITAL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def is_generic(name: str, plain: str) -> bool:
-    """`Unknown error`, `Request failed`, the words of the class, or no words at all: a cause below it says more."""
+    """Return whether a message has no content (`Unknown error`, `Request failed`, the class name, no words): its
+    cause says more.
+    """
     if len(plain) > 100:
         return False
     words = WORD.findall(plain.lower())
@@ -295,7 +297,7 @@ def is_generic(name: str, plain: str) -> bool:
 
 _DIGIT = re.compile(r"\d")
 
-# What the system said, inside what a library makes of it.
+# Messages of the operating system within a library's message.
 _SYSTEM_MESSAGE = re.compile(
     r"(?:\[Errno -?\d{1,6}\] )?((?i:connection refused|connection reset by peer|connection timed out|broken pipe|no route to host"
     r"|network is unreachable|name or service not known|temporary failure in name resolution|nodename nor servname provided"
@@ -304,6 +306,6 @@ _SYSTEM_MESSAGE = re.compile(
 
 
 def system_error(plain: str) -> str:
-    """`connection refused` for whatever a library makes of it; the message itself where the system said nothing."""
+    """Return `connection refused` for any library's wording; the message itself if it contains no system error."""
     found = _SYSTEM_MESSAGE.search(plain)
     return found[1].lower() if found else plain

@@ -1,6 +1,8 @@
-"""Coverage of a source whose failures are read from its events: what was seen, and what was missed. JSON in Redrive's store.
+"""Coverage of a source whose failures are read from its events: what was seen, and what was missed.
 
-A minute, as all times here, is by the desk's clock. An interval in which nothing was read is a gap, never a zero.
+JSON in Redrive's store.
+
+Times are by the desk's clock. An interval without reading is a gap, never a zero.
 """
 
 from __future__ import annotations
@@ -11,42 +13,42 @@ from typing import Any
 
 from jobs_admin.core import untrusted
 
-UNKNOWN_QUEUE = "unknown"  # of a failure whose events name no queue
-MINUTES = 60  # that are stored
+UNKNOWN_QUEUE = "unknown"  # of a failure whose events contain no queue
+MINUTES = 60  # minutes stored
 _MOST_GAPS = 20
 _MOST_WORKERS = 500
-_QUIET_S = 5.0  # events of a job may come so long after the heartbeat that counts it
+_QUIET_S = 5.0  # maximum delay of a job's events after the heartbeat that counts it
 _COUNTS = ("started", "executed", "missed")
 
 
 @dataclass(slots=True)
 class Minute:
-    started: int = 0  # executions that were seen
-    executed: int = 0  # executions by the heartbeats of workers, in the same time
-    missed: int = 0  # executions in a gap that ended in this minute, as far as heartbeats report them
+    started: int = 0  # executions seen
+    executed: int = 0  # executions by the workers' heartbeats in the same time
+    missed: int = 0  # executions in a gap that ended in this minute, by heartbeats
 
 
 @dataclass(slots=True)
 class Gap:
-    """An interval in which events were not read. Seconds since 1970."""
+    """Interval in which events were not read. Unix seconds."""
 
     start: float
     end: float
-    missed: int = 0  # executions meanwhile, at least
+    missed: int = 0  # minimum number of executions in it
 
 
 @dataclass(slots=True)
 class WorkerCoverage:
     pid: int
-    processed: int  # jobs since its start
-    executed: int  # jobs since it is read
-    started: int  # of these, those whose events were seen
+    processed: int  # jobs since the worker started
+    executed: int  # jobs since its events are read
+    started: int  # of these, jobs whose events were seen
     at: float
-    quiet_since: float = 0.0  # when it first reported jobs without events of them; 0: their events come
+    quiet_since: float = 0.0  # first report of jobs without events; 0: its events arrive
 
     @property
     def sends_events(self) -> bool | None:
-        """Return whether it sends events of tasks; None while it has run no job."""
+        """Return whether the worker sends task events; None while it has run no job."""
         if not self.executed:
             return None
         return self.started > 0 and not (self.quiet_since and self.at - self.quiet_since > _QUIET_S)
@@ -54,18 +56,18 @@ class WorkerCoverage:
 
 @dataclass(slots=True)
 class Coverage:
-    at: float = 0.0  # when events were last read
-    since: float = 0.0  # when the first were read
-    heard_at: float = 0.0  # when the latest event came
-    unreadable: int = 0  # messages that are no events
-    dropped: int = 0  # messages that came faster than they could be read
+    at: float = 0.0  # latest reading of events
+    since: float = 0.0  # first reading of events
+    heard_at: float = 0.0  # time of the latest event
+    unreadable: int = 0  # messages that are not events
+    dropped: int = 0  # messages lost because they came faster than they were read
     results: str = ""  # state of the result backend: "read", "empty", "" for none, else why it is not read
     minutes: dict[int, Minute] = field(default_factory=dict)  # by minute since 1970
     gaps: list[Gap] = field(default_factory=list)  # oldest first
     workers: dict[str, WorkerCoverage] = field(default_factory=dict)
 
     def minute(self, now: float) -> Minute:
-        """The counts of this minute, to be added to. Forgets those that are too old."""
+        """Return the counts of this minute, to be increased. Removes old minutes."""
         this = int(now // 60)
         for old in [m for m in self.minutes if m <= this - MINUTES or m > this + 1]:
             del self.minutes[old]
@@ -75,7 +77,7 @@ class Coverage:
         self.gaps = [*self.gaps, Gap(start, end)][-_MOST_GAPS:]
 
     def last_hour(self, now: float) -> Minute:
-        """The sums of the last hour."""
+        """Return the sums of the last hour."""
         total = Minute()
         for at, counts in self.minutes.items():
             if at > now // 60 - MINUTES:
@@ -84,7 +86,7 @@ class Coverage:
         return total
 
     def share(self, now: float) -> float | None:
-        """The share of the jobs run in the last hour that was seen; None where workers ran none."""
+        """Return the seen share of the jobs run in the last hour; None if workers ran none."""
         hour = self.last_hour(now)
         ran = hour.executed + hour.missed
         return min(1.0, hour.started / ran) if ran else None
@@ -94,7 +96,7 @@ class Coverage:
 
 
 def parse(text: bytes | str | None) -> Coverage | None:
-    """The coverage in a stored text; None where there is none."""
+    """Return the coverage in a stored text; None if there is none."""
     value = untrusted.read_object(text)
     if not value:
         return None
@@ -127,7 +129,7 @@ def _items(value: Any) -> list[tuple[str, Any]]:
 
 
 def _seconds(value: object) -> float | None:
-    """Seconds since 1970; None for what is no time from 1970 to 2999."""
+    """Return Unix seconds; None for anything but a time from 1970 to 2999."""
     return untrusted.number(value) if untrusted.moment(value) is not None else None
 
 

@@ -1,4 +1,4 @@
-"""The keys of the setting REDRIVE with their defaults, and how each value is read: as a text of the environment, or as Python."""
+"""Keys of the setting REDRIVE with defaults and parsers, for environment variables and Python values."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
+from urllib.parse import urlsplit
 
-from jobs_admin.core import web_address
+from jobs_admin.core import url_template, web_address
 
 
 class BadSetting(ValueError):
-    """A setting that cannot be used. The text names it and says what to write."""
+    """A setting that cannot be used. The message names it and states what to write."""
 
 
 def _text(name: str, value: Any) -> str:
@@ -55,6 +56,28 @@ def _address(name: str, value: Any) -> str:
         raise BadSetting(f"{name} cannot be used: {error}") from error
 
 
+# Fields of URL templates: a failure's facts, and the time around it (Unix milliseconds, or ISO 8601).
+_OF_FAILURE = (
+    "trace_id", "span_id", "event_id", "job_id", "task", "queue", "source", "tenant", "worker", "host", "release", "from", "to",
+    "from_iso", "to_iso",
+)  # fmt: skip
+
+
+def _template(*fields: str) -> Callable[[str, Any], str]:
+    """Return the parser of a URL template with these fields."""
+
+    def parse(name: str, value: Any) -> str:
+        text = _text(name, value).strip()
+        try:
+            if text:
+                url_template.check_template(text, fields)
+        except url_template.BadTemplate as error:
+            raise BadSetting(f"{name} cannot be used: {error}") from error
+        return text
+
+    return parse
+
+
 def _allowances(name: str, value: Any) -> list[str]:
     found = _texts(name, value)
     try:
@@ -87,7 +110,10 @@ _CONTACT = re.compile(r"mailto:[^\s@,]+@[^\s@,]+|https://[^\s/,]+\S*|tel:\+?[0-9
 
 
 def _contacts(name: str, value: Any) -> list[str]:
-    """Contacts as RFC 9116 writes them: `mailto:`, `https:` and `tel:` URIs. A bare mail address becomes a `mailto:`."""
+    """Return contacts in the form of RFC 9116: `mailto:`, `https:` and `tel:` URIs.
+
+    A bare mail address becomes a `mailto:`.
+    """
     found = []
     for part in _texts(name, value):
         contact = f"mailto:{part}" if "@" in part and ":" not in part else part
@@ -96,6 +122,65 @@ def _contacts(name: str, value: Any) -> list[str]:
                 f"{name}: {part!r} is not a contact. Example: security@example.com, https://example.com/report."
             )
         found.append(contact)
+    return found
+
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def _issuer(name: str, value: Any) -> str:
+    """Return an OpenID provider's issuer, exactly as in its tokens. Without TLS only on this host."""
+    url = _text(name, value)
+    if not url:
+        return ""
+    if any(character.isspace() for character in url) or "?" in url or "#" in url or not is_safe_origin(url):
+        raise BadSetting(
+            f"{name} must be https:// and the provider's address, such as https://id.example.com/realms/ops."
+        )
+    return url
+
+
+def is_safe_origin(url: str) -> bool:
+    """Return whether a URL uses TLS or this host, and has a host and no credentials."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)
+    return bool(host) and is_safe and "@" not in parts.netloc
+
+
+_GIVEN = re.compile(r"(viewer|operator|admin)(?::([a-z0-9_-]{1,63}|\*))? *= *(\S.*)")
+
+
+def _group_roles(name: str, value: Any) -> list[tuple[str, str, str]]:
+    """Return (group, source, role) of each `role:source = group`, by line or semicolon: group names contain commas
+    and `=`.
+    """
+    if not isinstance(value, (str, list, tuple)):
+        raise BadSetting(f"{name} must be a string, not {type(value).__name__}.")
+    found = []
+    for part in re.split(r"[;\n]", value) if isinstance(value, str) else value:
+        if isinstance(part, tuple):
+            found.append(part)
+        elif text := _text(name, part).strip():
+            given = _GIVEN.fullmatch(text)
+            if given is None:
+                raise BadSetting(
+                    f"{name}: {text!r} gives no role to a group. Example: admin=platform; operator:shop=shop-oncall."
+                )
+            found.append((given[3], given[2] or "*", given[1]))
+    return found
+
+
+_ROLES = ("viewer", "operator", "admin")
+
+
+def _roles(name: str, value: Any) -> list[str]:
+    found = _texts(name, value)
+    if unknown := [role for role in found if role not in _ROLES]:
+        raise BadSetting(f"{name}: {unknown[0]!r} is not a role; known: {', '.join(_ROLES)}. Example: admin, operator.")
     return found
 
 
@@ -109,30 +194,42 @@ SETTINGS = {
     "REDIS_URL": Setting("", _text),
     "CELERY_BROKER_URL": Setting("", _text),
     "SOURCES": Setting("", _text),
-    "TEST_BACKENDS": Setting([], _texts),  # tests add `memory`, which lives in one process and forgets
+    "TEST_BACKENDS": Setting([], _texts),  # tests add `memory`, which exists in one process and is not persistent
     "DEMO_BROKER_URL": Setting("", _text),  # set by `up`: the demo shop's broker
-    "DEMO_PARTNER_URL": Setting("", _text),  # set by `up`: the partner that /demo/ breaks
+    "DEMO_PARTNER_URL": Setting("", _text),  # set by `up`: the demo's partner that /demo/ breaks
     "PAYLOAD_KEYS": Setting([], _texts),
     "KEEP": Setting("", _text),  # "dead=90d, recovered+gone=7d"
     "KEEP_BYTES": Setting("", _text),
     "APPROVE_ABOVE": Setting("", _number),  # jobs: a larger replay needs a second person
-    "DANGEROUS_TASKS": Setting([], _texts),  # globs: so does a replay of such a task
+    "DANGEROUS_TASKS": Setting([], _texts),  # globs: a replay of such a task also does
     "READ_ONLY": Setting(False, _switch),
-    "NEWER_SCHEMA": Setting(False, _switch),  # runs on the schema of a newer version
-    "WEBHOOK_ALLOW": Setting([], _allowances),  # hosts and networks that channels may reach, not public
+    "NEWER_SCHEMA": Setting(False, _switch),  # run on the schema of a newer version
+    "WEBHOOK_ALLOW": Setting([], _allowances),  # non-public hosts and networks that channels may reach
     "HEARTBEAT_URL": Setting("", _address),  # requested each minute while everything is watched
-    "TRUSTED_PROXIES": Setting([], _networks),  # whose X-Forwarded-For names the client
+    "TRACE_URL": Setting("", _template(*_OF_FAILURE)),  # links of a failure's page
+    "LOGS_URL": Setting("", _template(*_OF_FAILURE)),
+    "SENTRY_URL": Setting("", _template(*_OF_FAILURE)),
+    "ISSUE_URL": Setting("", _template("title", "body", "url")),  # an issue tracker's form for an issue of a group
+    "TRUSTED_PROXIES": Setting([], _networks),  # proxies whose X-Forwarded-For names the client
     "SECURITY_CONTACT": Setting([], _contacts),  # for /.well-known/security.txt
-    "URL": Setting("http://127.0.0.1:8000", _origin),  # of links that leave the browser; without a path
+    "OIDC_ISSUER": Setting("", _issuer),  # empty: no sign-in by OpenID Connect
+    "OIDC_CLIENT_ID": Setting("", _text),
+    "OIDC_CLIENT_SECRET": Setting("", _text),
+    "OIDC_NAME": Setting("", _text),  # provider's name on the login page
+    "OIDC_SCOPES": Setting("openid profile email", _text),
+    "OIDC_GROUPS_CLAIM": Setting("groups", _text),
+    "OIDC_ROLES": Setting([], _group_roles),
+    "OIDC_ONLY": Setting(False, _switch),  # disables passwords
+    "SECOND_FACTOR_FOR": Setting([], _roles),  # roles whose holders need a second factor besides their password
+    "URL": Setting("http://127.0.0.1:8000", _origin),  # base of links outside the browser; without a path
     "SENDS_MAIL": Setting(False, _switch),  # channels of kind E-mail send through Django's EMAIL_BACKEND
 }
 
 
 def parse(given: Any, names: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return every setting by its key: those of `given`, parsed, and the defaults of the others.
+    """Return all settings by key: parsed values of `given`, and defaults.
 
-    Raises BadSetting for an unknown key or a value that cannot be used. `names` are what the texts call the keys:
-    their variables.
+    Raises BadSetting for an unknown key or an invalid value. `names`: key -> variable name for messages.
     """
     if not isinstance(given, Mapping):
         raise BadSetting("REDRIVE must be a dict of settings.")

@@ -1,8 +1,8 @@
-"""Display copy of a job: redacted, and cut to a size that no job exceeds. Cuts are visible.
+"""Display copy of a job: redacted, and cut to a maximum size. Cuts are visible.
 
-Frames of a traceback that were seen before and hide nothing are not searched again, which takes a tenth of the time: most jobs
-that fail have the frames of a job before them, and only their messages differ. What is remembered of a frame is that it
-hides nothing; a frame is text of the source, never a value of a job.
+Traceback frames seen before without secrets are not searched again, which takes a tenth of the time: most failed jobs
+have the frames of an earlier job, and only their messages differ. Cached is only that a frame contains no secret; a
+frame is source text, never a job's value.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from functools import lru_cache
 from jobs_admin.core.redaction import PLACEHOLDER, redact, redact_text
 from jobs_admin.core.secret_fields import is_secret_name
 
-# As Python writes one: the place, then its lines of code.
+# As Python writes frames: the location, then its lines of code.
 _FRAMES = re.compile(r'(?:  File "[^"\n]*", line \d+, in [^\n]*\n(?:    [^\n]*\n)*)+')
 _BEGINS = '  File "'
-_LONGEST = 16_384  # characters of frames that stand in a row
-_FRAMES_CUT = '\x00"\n'  # stands for what was left out
-_THEN = "Zq7kTn2p: Zq7kTn2p9wRx4 Zq7kTn2p9wRx4\n"  # what begins among them would hide it too
+_LONGEST = 16_384  # characters of consecutive frames
+_FRAMES_CUT = '\x00"\n'  # marks a cut
+_THEN = "Zq7kTn2p: Zq7kTn2p9wRx4 Zq7kTn2p9wRx4\n"  # text that a secret starting in the frames would hide too
 
 
 def redact_trace(text: str) -> tuple[str, int]:
-    """The same as `redact_text` of it."""
+    """Return the result of `redact_text`, faster."""
     if "\x00" in text:
         return redact_text(text)
     parts: list[str] = []
@@ -34,7 +34,7 @@ def redact_trace(text: str) -> tuple[str, int]:
     at = 0
     for found in _FRAMES.finditer(text):
         frames = found[0]
-        # Their beginning and their last lines stay: what begins before them or ends behind them is found as it would be.
+        # Keep the first and last lines: secrets that start before or end after the frames are then found.
         tail_at = _last_lines(frames)
         if tail_at <= len(_BEGINS) or len(frames) > _LONGEST or not _hide_nothing(frames):
             continue
@@ -46,7 +46,7 @@ def redact_trace(text: str) -> tuple[str, int]:
     shown, hidden = redact_text("".join([*parts, text[at:]]))
     pieces = shown.split(_FRAMES_CUT)
     if len(pieces) != len(cuts) + 1:
-        return redact_text(text)  # something hidden reaches over a cut
+        return redact_text(text)  # a secret spans a cut
     joined = [pieces[0]]
     for cut, piece in zip(cuts, pieces[1:], strict=True):
         joined += [cut, piece]
@@ -54,7 +54,7 @@ def redact_trace(text: str) -> tuple[str, int]:
 
 
 def _last_lines(frames: str) -> int:
-    """Return where the last two lines begin."""
+    """Return where the last two lines start."""
     return frames.rfind("\n", 0, frames.rfind("\n", 0, -1)) + 1
 
 
@@ -65,11 +65,11 @@ def _hide_nothing(frames: str) -> bool:
 
 JSON_SIZE = 16_000  # characters of JSON text, for arguments and for headers
 MESSAGE_SIZE = 8_000  # characters
-TRACE_HEAD, TRACE_TAIL = 32_000, 96_000  # characters: where it began, and the error at its end
+TRACE_HEAD, TRACE_TAIL = 32_000, 96_000  # characters: the start, and the error at the end
 DEEPEST = 50
 LONGEST_NAME = 200  # characters of a field's name
-# Read a little more than is shown: a secret that straddles the cut is recognised before it is cut. Nothing of it is shown itself,
-# whatever was hidden before it: at its end a secret is not whole, and is not recognised.
+# Read a little more than is shown, so that a secret across the cut is recognised. The extra text is never shown, even
+# if redaction made room: a secret at its end is incomplete and not recognised.
 _SLACK = 4_096
 _CUT = "… (cut)"
 
@@ -77,17 +77,17 @@ _CUT = "… (cut)"
 @dataclass(frozen=True, slots=True)
 class Shown:
     text: str
-    redacted: int  # how many values were hidden
+    redacted: int  # number of hidden values
 
 
 def shown_json(value: object) -> Shown:
-    """`value` as JSON text of at most JSON_SIZE characters; always valid JSON, and it says what was left out."""
+    """Return `value` as JSON text of at most JSON_SIZE characters: always valid JSON, with omissions stated."""
     for longest in (JSON_SIZE // 2, 1_000, 100):
         allowance = _Allowance(JSON_SIZE)
         copy, hidden = redact(_shortened(value, longest, allowance))
         hidden += allowance.hidden
         text = _WRITTEN.encode(copy)
-        if len(text) > longest:  # else none of its strings is longer
+        if len(text) > longest:  # otherwise none of its strings is longer
             text = _WRITTEN.encode(_cut_strings(copy, longest))
         if len(text) <= JSON_SIZE:
             return Shown(text, hidden)
@@ -102,20 +102,18 @@ def shown_message(text: str) -> Shown:
 
 
 def _beginning(text: str, longest: int) -> tuple[str, int]:
-    """The text without its secrets, where it is much longer than `longest` only its first `longest` characters; and how
-    many secrets were hidden.
-    """
+    """Return the redacted text, cut to `longest` characters if it is much longer, and the number of hidden secrets."""
     read = text[: longest + _SLACK]
     redacted, hidden = redact_text(read)
     return (redacted if len(read) == len(text) else _up_to(longest, read, redacted)[:longest]), hidden
 
 
 def _up_to(end: int, read: str, redacted: str) -> str:
-    """Return what of `redacted` comes from `read[:end]`."""
+    """Return the part of `redacted` that comes from `read[:end]`."""
     pieces = redacted.split(PLACEHOLDER)
     place, after = len(read), False
     while pieces:
-        # Known by its end. None stands further to the right than found here, so none is taken to be before `end` that is not.
+        # Located by its end. It is not further right than found here, so nothing after `end` is returned.
         known = pieces[-1][-64:]
         found = read.rfind(known, 0, place)
         place = found + len(known) - len(pieces[-1])
@@ -130,7 +128,7 @@ def _up_to(end: int, read: str, redacted: str) -> str:
 
 
 def _from(start: int, read: str, redacted: str) -> str:
-    """Return what of `redacted` comes from `read[start:]`."""
+    """Return the part of `redacted` that comes from `read[start:]`."""
     end = len(read) - start
     return _reversed(_up_to(end, read[::-1], _reversed(redacted)))
 
@@ -140,9 +138,9 @@ def _reversed(redacted: str) -> str:
 
 
 def shown_trace(text: str, without: Callable[[str], str] = lambda part: part) -> Shown:
-    """The first and the last part of a traceback: where it began, and the error at its end.
+    """Return the first and last part of a traceback: the start, and the error at the end.
 
-    `without` takes lines out that are not to be shown. Nothing else is read of it, however long it is.
+    `without` removes lines that must not be shown. The middle of a long traceback is not read.
     """
     if len(text) <= TRACE_HEAD + TRACE_TAIL:
         return Shown(*redact_trace(without(text)))
@@ -156,13 +154,11 @@ def shown_trace(text: str, without: Callable[[str], str] = lambda part: part) ->
 
 
 class _Allowance:
-    """The number of values that may still be copied, over all branches: a million short strings are as long as one long
-    one.
-    """
+    """Budget of characters to copy, over all branches: a million short strings are as long as a long one."""
 
     def __init__(self, characters: int) -> None:
         self.characters = characters
-        self.hidden = 0  # in what was cut, and under a name that was: what it told is lost afterwards
+        self.hidden = 0  # values hidden in cut text or under a cut name, which the final redaction cannot count
 
     def spend(self, characters: int) -> bool:
         self.characters -= characters
@@ -188,7 +184,7 @@ def _shortened(value: object, longest: int, left: _Allowance, depth: int = 0) ->
                 left.hidden += hidden
                 shown = beginning[:LONGEST_NAME]
             else:
-                is_secret = False  # as `redact` finds
+                is_secret = False  # as `redact` does
             if not left.spend(len(shown) + 4):
                 copy["…"] = f"{len(value) - len(copy)} more"
                 break
@@ -210,9 +206,9 @@ def _shortened(value: object, longest: int, left: _Allowance, depth: int = 0) ->
         return items
     left.spend(8)
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4_000:
-        return f"… a number of {value.bit_length()} bits …"  # int to text is limited to 4,300 digits
+        return f"… a number of {value.bit_length()} bits …"  # Python limits int-to-text conversion to 4,300 digits
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no word for it
+        return str(value)  # not representable in JSON
     return value
 
 

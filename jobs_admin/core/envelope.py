@@ -1,19 +1,18 @@
-"""The report a worker writes when a job ends badly (or well after trouble): what goes over the wire.
+"""Wire format of a worker's report on a job that failed, or succeeded after trouble.
 
 One report is one stream entry with these fields, all bytes:
 
     v      the version of this format, in decimal
     meta   JSON: everything that may be shown, already redacted by the worker
     raw    the broker's message, byte for byte (absent for reports without one)
-    trace  the traceback as text, already redacted (absent where there is none)
+    trace  the traceback as text, already redacted (absent without a traceback)
     key    the id of the source's key, and
-    sig    the signature with it (`core/report_signature.py`; both absent where the worker has no key)
+    sig    the signature with it (`core/report_signature.py`; both absent if the worker has no key)
     lost   JSON: `at` and `reason` of a job that was lost with its worker, added by the desk (`lost_jobs.py`)
 
-`meta` holds no byte of the raw message, so a payload that cannot be represented in JSON or in
-the database damages nothing but itself. A reader accepts the version before and after its own
-and ignores fields that it does not know; any other version raises `UnknownVersion` and the
-caller keeps the entry as it came.
+`meta` contains no byte of the raw message, so a payload that JSON or the database cannot represent damages only itself.
+A reader accepts its own version and the ones before and after it, and ignores unknown fields; any other version raises
+`UnknownVersion`, and the caller stores the entry unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dataclasses import asdict, dataclass, fields
 
 VERSION = 1
 
-# What an attempt can end with (design.md, table Attempt). `retry` and `success` are not failures.
+# Kinds of ending of an attempt. `retry` and `success` are not failures.
 KINDS = (
     "exception",
     "retry",
@@ -42,21 +41,24 @@ KINDS = (
     "success",
 )
 
-# Messages that never became a job, so that nobody can tell what running them would do: they wait in quarantine.
+# Messages that never became a job. It is unknown what running them would do, so they go to quarantine.
 UNREAD = frozenset({"undecodable", "bad_content", "unknown_format"})
 
 
-# A field of its own, as it is not signed: the worker is dead. It counts only in a report of kind `lost`.
+# A separate field, because it is not signed: the worker is dead. Only valid in reports of kind `lost`.
 LOST = b"lost"
 
 
 class Unreadable(ValueError):
-    """The entry is not an envelope. Nothing was changed; keep it raw."""
+    """The entry is not an envelope. Nothing was changed; store it raw."""
 
 
-# How the words begin that say that it may be read later, after an upgrade or with another key: it is kept raw until then.
+# Prefixes of messages for entries that may be readable later, after an upgrade or with another key: stored raw until
+# then.
 UNOPENABLE = "its message is encrypted "
 READABLE_LATER = ("envelope version ", "unknown kind ", f"{UNOPENABLE}for key ")
+# Prefix of messages for entries left unread, and so unchecked, because each process that read them ended.
+ENDS_READER = "reading it ended the process "
 
 
 class UnknownVersion(Unreadable):
@@ -69,28 +71,28 @@ class UnknownVersion(Unreadable):
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The origin of a replayed job; travels in the message's `redrive` header."""
+    """Origin of a replayed job, sent in the message's `redrive` header."""
 
     queue: str  # of run 1
     job_id: str  # of run 1
-    run: int  # of this message; 1 is the original, so at least 2
-    item: int | None = None  # the replay item that sent it (its token)
+    run: int  # of this message; at least 2, because 1 is the original
+    item: int | None = None  # token of the replay item that sent it
     replay: str | None = None  # the replay's key
-    sent_as: str | None = None  # the job's id in this run; None in what a desk sent that did not say so
+    sent_as: str | None = None  # the job's id in this run; None from an older desk that did not write it
 
     @classmethod
     def of_message(cls, header: object, job_id: str) -> Lineage | None:
-        """The lineage of the job with this id, by its message's header; None where it has none of its own.
+        """Return the lineage of the job with this id from its message's header; None if the job has none of its own.
 
-        A task may hand its headers on to the jobs that it sends: what they have then is their parent's. Messages of a desk
-        that did not write `sent_as` (they wait on queues while desk and workers are upgraded) are taken at their word.
+        A task may pass its headers to the jobs it sends; they then have their parent's lineage. Messages of a desk that
+        did not write `sent_as` (in queues during an upgrade) are accepted unchecked.
         """
         lineage = cls.from_header(header)
         return lineage if lineage is not None and lineage.sent_as in (None, job_id) else None
 
     @classmethod
     def from_header(cls, header: object) -> Lineage | None:
-        """The lineage in a message header, or None where there is none or it is not ours."""
+        """Return the lineage in a message header; None if there is none or it is not ours."""
         if not isinstance(header, dict):
             return None
         try:
@@ -103,7 +105,7 @@ class Lineage:
                 replay=None if header.get("replay") is None else str(header["replay"]),
                 sent_as=None if header.get("sent_as") is None else str(header["sent_as"]),
             )
-        except (KeyError, TypeError, ValueError, ArithmeticError):  # int(Infinity) is an OverflowError
+        except (KeyError, TypeError, ValueError, ArithmeticError):  # int(Infinity) raises OverflowError
             return None
 
     def as_header(self) -> dict[str, object]:
@@ -112,42 +114,43 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One attempt that ended. Text is redacted and bounded by the worker; times are the worker's own clock."""
+    """One attempt that ended. The worker redacts and bounds text; times are by the worker's clock."""
 
     source: str
     queue: str
     task: str
     job_id: str
     kind: str  # one of KINDS
-    attempt: int  # executions so far in this run; the first is 1
-    at: float  # when the attempt ended, seconds since 1970, worker's clock
+    attempt: int  # number of the attempt in its run, counted from 1
+    at: float  # end of the attempt, Unix seconds, worker's clock
     error_type: str = ""  # qualified class name: `smtplib.SMTPServerDisconnected`
     message: str = ""
-    max_attempts: int | None = None  # None: no bound is known
-    due_at: float | None = None  # only for `retry`: when the next attempt is due, seconds since 1970
+    max_attempts: int | None = None  # None: no known limit
+    due_at: float | None = None  # only for `retry`: due time of the next attempt, Unix seconds
     duration_s: float | None = None
     worker: str = ""  # Celery's node name
     host: str = ""
     release: str = ""
     tenant: str = ""
     priority: int | None = None
-    args: str = ""  # JSON text, redacted and cut to size; "" where the arguments could not be read
+    args: str = ""  # JSON text, redacted and cut to size; "" if the arguments were not readable
     kwargs: str = ""
     headers: str = ""  # JSON text, redacted
-    redacted: int = 0  # how many values were hidden
+    redacted: int = 0  # number of hidden values
     policy: str = ""  # `name@version` that decided the delay; "" in capture
-    reason: str = ""  # why it is dead: `exhausted`, `permanent`, `budget` …; "" where Celery alone decided
-    crashes: str = ""  # JSON text: how it ended its workers, where that is why it never starts again; else ""
-    observed: str = ""  # what the policy would have done, where it only observes
-    escalate: bool = False  # the policy asks that a person be told of this end
-    late_ack: bool | None = None  # durability: was the message still unacknowledged when this was written
-    raw_size: int = 0  # bytes of the whole raw message, also when `raw` was cut
+    reason: str = ""  # why it is dead: `exhausted`, `permanent`, `budget` …; "" if Celery alone decided
+    crashes: str = ""  # JSON text: the crashes that put it in quarantine; else ""
+    observed: str = ""  # what an observed policy would have done
+    escalate: bool = False  # the policy requests a notification of this ending
+    event_id: str = ""  # its event in Sentry: 32 hex digits
+    late_ack: bool | None = None  # durability: whether the message was still unacknowledged at this time
+    raw_size: int = 0  # bytes of the complete raw message, even if `raw` was cut
     raw_sha256: str = ""
-    made_at: float | None = None  # when the job was made, where its system may give its id to another later
-    labels: tuple[str, ...] = ()  # `demo-history` marks played data
-    is_seen: bool = False  # the desk saw it in its system's events: there is no message
+    made_at: float | None = None  # when the job was created, if its system may reuse its id
+    labels: tuple[str, ...] = ()  # `demo-history` marks simulated data
+    is_seen: bool = False  # the desk read it from its system's events: there is no message
     lineage: Lineage | None = None
-    sealed: str = ""  # id of the key that `raw` is encrypted for (`worker/sealing.py`); "": it is as the broker had it
+    sealed: str = ""  # id of the key that `raw` is encrypted for (`worker/sealing.py`); "": not encrypted
     raw: bytes | None = None
     trace: str = ""
 
@@ -160,11 +163,11 @@ _META = tuple(f.name for f in fields(Envelope) if f.name not in {"raw", "trace",
 
 
 def encode(envelope: Envelope) -> dict[bytes, bytes]:
-    """The stream entry's fields. Never raises on text: lone surrogates become `?` visibly."""
+    """Return the stream entry's fields. Never raises on text: lone surrogates become a visible `?`."""
     meta: dict[str, object] = {name: getattr(envelope, name) for name in _META}
     if envelope.lineage is not None:
         meta["lineage"] = envelope.lineage.as_header()
-    # ensure_ascii keeps lone surrogates representable (as \\udXXX); they are shown as such later.
+    # ensure_ascii preserves lone surrogates (as \\udXXX); they are shown as such later.
     entry = {b"v": str(VERSION).encode(), b"meta": json.dumps(meta, ensure_ascii=True).encode()}
     if envelope.raw is not None:
         entry[b"raw"] = envelope.raw
@@ -174,15 +177,15 @@ def encode(envelope: Envelope) -> dict[bytes, bytes]:
 
 
 def is_payload_key_id(value: object) -> bool:
-    """Return whether this is the id of a key that messages are encrypted for: eight hex digits."""
+    """Return whether this is the id of an encryption key: eight hex digits."""
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{8}", value) is not None
 
 
 def decode(entry: dict[bytes, bytes]) -> Envelope:
-    """The envelope in a stream entry.
+    """Return the envelope in a stream entry.
 
-    Raises UnknownVersion for a version beyond the neighbours of ours, Unreadable for anything else
-    that is not an envelope (also JSON nested too deep to read).
+    Raises UnknownVersion for a version beyond the neighbours of ours, Unreadable for anything else that is not an
+    envelope, including JSON nested too deeply.
     """
     version = entry.get(b"v", b"").decode("ascii", "replace")
     if version not in {str(VERSION - 1), str(VERSION), str(VERSION + 1)}:

@@ -1,12 +1,13 @@
 """Fingerprint of an error: its type, the path through the application, the message without values, and its cause.
 
-Queue, source, line numbers, frames of libraries and the words of a library around another error do not count: the same break
-seen from two queues, after a deployment that moved a line, or after an upgrade of a library is one group. The task counts
-only where no frame of the application names a place (a killed worker, a hard time limit): otherwise unrelated jobs that died
-in the same way would be resolved and replayed together. docs/grouping.md explains it for operators.
+Queue, source, line numbers, library frames and a library's words around another error do not count: the same bug seen
+in two queues, after a deploy that moved a line, or after a library upgrade is one group. The task only counts if no
+application frame gives a location (a killed worker, a hard time limit): otherwise unrelated jobs that died the same way
+would be resolved and replayed together. docs/grouping.md explains it for operators.
 
-The value names the version of these rules. When they change, its number rises, `regrouping` renames the groups, and an
-alias keeps the old links (table GroupAlias). An explanation lists the parts of a fingerprint; differences compare two.
+The value contains the version of these rules. When they change, the version rises, `regrouping` renames the groups, and
+aliases keep old links working (table GroupAlias). An explanation lists the parts of a fingerprint; differences compare
+two.
 """
 
 from __future__ import annotations
@@ -34,28 +35,26 @@ from jobs_admin.core.traces import Frame, chain_of, place_of, stack
 
 VERSION = "v3"
 
-# By what a person may split a group; each but `message` names one of the facts of a failure.
+# Fields by which an operator may split a group; all but `message` are facts of a failure.
 SPLITS = ("task", "queue", "source", "tenant", "release", "message")
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     value: str  # `v3-…`
-    title_message: str  # the normalised message, in one line of at most 500 characters
-    culprit: str  # the innermost application frame, `shop/tasks.py in charge`; "" where there is none
+    title_message: str  # normalised message, one line of at most 500 characters
+    culprit: str  # innermost application frame, `shop/tasks.py in charge`; "" if there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    base: str  # the fingerprint of the group that is split: all that were merged into it share it
+    base: str  # fingerprint of the split group, shared by all groups merged into it
     by: str  # one of SPLITS
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The decisions of people about fingerprints: ignored frames and splits. Merges are not among them: they are
-    aliases.
-    """
+    """Operators' grouping rules: ignored frames and splits. Merges are stored as aliases instead."""
 
     ignored: tuple[str, ...] = ()  # globs over `file in function`
     splits: Mapping[str, Split] = field(default_factory=dict)  # by fingerprint
@@ -72,10 +71,10 @@ def fingerprint(
     facts: Mapping[str, str] | None = None,
     stack_text: str | None = None,
 ) -> Fingerprint:
-    """The same value for errors that are one problem. Never raises; time is linear in the (bounded) input.
+    """Return the fingerprint: equal for errors that are one problem. Never raises; linear in the (bounded) input.
 
-    `facts`: task, queue, source, tenant and release of the failure, for rules that split by them. `stack_text`: the
-    trace's `stack`, where it is at hand.
+    `facts`: task, queue, source, tenant and release of the failure, for splits. `stack_text`: the trace's `stack`, if
+    already computed.
     """
     if stack_text is None:
         stack_text = stack(trace, message)
@@ -89,14 +88,12 @@ def fingerprint(
 
 
 def value_of(*parts: object) -> str:
-    """The name of these parts, under this version of the rules."""
+    """Return the fingerprint of these parts under this version of the rules."""
     return f"{VERSION}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]}"
 
 
 def apart(split: Split, message: str, facts: Mapping[str, str]) -> tuple[str, str]:
-    """Return the fingerprint of a failure's part in a group that is split, and the label that distinguishes the part
-    from the others.
-    """
+    """Return the fingerprint of a failure's part of a split group, and the label that distinguishes the part."""
     fact = _fact(split.by, message, facts)
     return value_of("split", split.base, split.by, fact), f"({split.by}: {fact[:120]})"
 
@@ -106,13 +103,13 @@ def _fact(by: str, message: str, facts: Mapping[str, str]) -> str:
     return " ".join(text.split())[:500] or "none"
 
 
-# The clock decides in which step of a job these come: only where it began counts.
+# The clock decides at which step of a job these are raised: only its entry point counts.
 _STRIKES_ANYWHERE = {"SoftTimeLimitExceeded", "TimeLimitExceeded"}
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of an error that make its fingerprint, and its title and culprit."""
+    """Parts of an error that make its fingerprint, with title and culprit."""
 
     type: str
     causes: tuple[tuple[str, str], ...]
@@ -120,8 +117,8 @@ class Parts:
     plain: str
     title: str
     culprit: str
-    task: str  # "" where frames of the application name the place
-    is_wrapped: bool  # the error says no more than its cause, in a library's words: its cause counts in its place
+    task: str  # "" if application frames give the location
+    is_wrapped: bool  # the error only repeats its cause in a library's words, so the cause counts instead
 
     @property
     def value(self) -> str:
@@ -130,7 +127,7 @@ class Parts:
 
 @lru_cache(maxsize=1024)
 def _value(kind: str, causes: tuple[tuple[str, str], ...], frames: tuple[str, ...], plain: str, task: str) -> str:
-    """Cached: most failures are like one before in all that counts."""
+    """Return the fingerprint. Cached: most failures equal an earlier one in all counted parts."""
     alike_causes = tuple(dict.fromkeys((cause, unify_placeholders(message)) for cause, message in causes))
     of_task = (task,) if task else ()
     return value_of(kind, alike_causes, frames, unify_placeholders(plain)[:1000], *of_task)
@@ -144,7 +141,9 @@ def parts_of(
     task: str = "",
     replaced: list[tuple[str, str]] | None = None,
 ) -> Parts:
-    """`replaced`, where given, is filled with what was replaced in the message: (name, text). Then nothing is cached."""
+    """Return the parts. If `replaced` is given, append the replacements in the message, (name, text), and cache
+    nothing.
+    """
     return _parts_of_stack(error_type, message, stack(trace, message), ignored, task, replaced)
 
 
@@ -158,14 +157,14 @@ def _parts_of_stack(
 ) -> Parts:
     path = path_of(stack_text, ignored)
     if not message.strip():
-        message = path.last_words  # what was lost on the way stands at the end of the trace
+        message = path.last_words  # a message lost on the way is at the end of the trace
     name = name_of(error_type)
     if replaced is not None:
         return _parts(name, plain_message(name, message, path.template, replaced), path, task, message, replaced)
     plain = plain_known(name, message[:MOST_MESSAGE], path.template)
     if path.wrapped or len(stack_text) > USUAL_TRACE:
         return _parts(name, plain, path, task, message)
-    # Of an error without such a cause only these count, and most failures are like one before in all of them.
+    # Without such a cause only these parts count, and most failures equal an earlier one in all of them.
     return _parts_known(name, plain, stack_text, ignored, task)
 
 
@@ -182,9 +181,12 @@ def _parts(
     message: str = "",
     replaced: list[tuple[str, str]] | None = None,
 ) -> Parts:
-    """The parts of an error with this normalised message. The message itself counts only where it repeats a cause."""
+    """Return the parts of an error with this normalised message.
+
+    The message itself only counts if it repeats a cause.
+    """
     lower = message.lower()
-    # The library's words about the same thing change with its version; those of the cause that it repeats do not.
+    # A library's words change with its version; the cause's words that it repeats do not.
     cause = next((cause for cause in path.wrapped if cause.first_line in lower), None)
     if cause is None and path.wrapped and is_generic(name, plain):
         cause = path.wrapped[0]
@@ -202,14 +204,14 @@ def _parts(
     if name in _STRIKES_ANYWHERE:
         frames, causes = frames[:1], ()
         culprit = frames[0] if culprit else ""
-    elif name == "RecursionError":  # at which frame of its loop it breaks is chance
+    elif name == "RecursionError":  # the frame at which the recursion breaks is arbitrary
         frames = tuple(sorted(frames))
     if path.is_of_library:
         reduced = system_error(essence)
         is_plain = reduced != essence or essence == "timed out"
         essence = reduced
         if is_plain or len(WORD.findall(essence)) > 2:
-            # With these words at this place it is the same thing, whatever the library calls its class today.
+            # These words at this location are the same problem, whatever the library names its class.
             name = ""
     of_task = "" if path.culprit else task
     return Parts(name, causes, frames, essence, plain, culprit, of_task, cause is not None)
@@ -218,25 +220,23 @@ def _parts(
 @dataclass(frozen=True, slots=True)
 class ExplainedFrame:
     frame: Frame
-    place: str  # `file in function`, what a rule may ignore
+    place: str  # `file in function`, as in an ignore rule
     counts: bool
-    why_not: (
-        str  # `library`, `rule`, `passed`, or empty: it is the same place again, or of an earlier error of the chain
-    )
+    why_not: str  # `library`, `rule`, `passed`; "": a repeated location, or one of an earlier error in the chain
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The parts of an error that made its fingerprint, and those that did not."""
+    """Explanation of a fingerprint: the parts that count and those that do not."""
 
-    type: str  # empty where the class does not count
-    is_wrapped: bool  # a library's words about another error: the type, causes and message are of that one
+    type: str  # "" if the class does not count
+    is_wrapped: bool  # a library's words about another error: type, causes and message are that error's
     causes: tuple[tuple[str, str], ...]  # (type, message)
     frames: tuple[ExplainedFrame, ...]
-    message: str  # as it counts, with what varies replaced
-    replaced: tuple[tuple[str, str], ...]  # (what it is taken for, the text)
-    task: str  # "" where it does not count: frames of the application name the place
-    acted: tuple[str, ...] = ()  # the rules that made a difference, in words
+    message: str  # as counted, with values replaced
+    replaced: tuple[tuple[str, str], ...]  # (kind, text)
+    task: str  # "" if it does not count because application frames give the location
+    acted: tuple[str, ...] = ()  # rules that made a difference, as text
 
 
 def explain(
@@ -246,7 +246,7 @@ def explain(
     rules: Rules = NO_RULES,
     facts: Mapping[str, str] | None = None,
 ) -> Explanation:
-    """Return why an error has the fingerprint that it has. `facts` as `fingerprint` takes them."""
+    """Return why an error has its fingerprint. `facts`: as for `fingerprint`."""
     replaced: list[tuple[str, str]] = []
     parts = parts_of(error_type, message, trace, rules.ignored, (facts or {}).get("task", ""), replaced)
     counted = set(parts.frames)
@@ -281,7 +281,7 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One part in which two errors differ, so that they are two groups."""
+    """Part in which two errors differ, which makes them two groups."""
 
     part: str  # type, task, cause, frame, message or rule
     place: str  # `message word 3`
@@ -290,7 +290,7 @@ class Difference:
 
 
 def differences(left: Explanation, right: Explanation) -> list[Difference]:
-    """Return where two errors part; nothing where they are one group."""
+    """Return where two errors differ; nothing if they are one group."""
     found = []
     if left.type != right.type:
         found.append(Difference("type", "the type", left.type, right.type))
@@ -322,7 +322,7 @@ def _way(explained: Explanation) -> list[str]:
 
 
 def _parted(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return what stands between the first and the last that are the same: (`3` or `3 to 5`, left, right)."""
+    """Return the part between the common start and end: (`3` or `3 to 5`, left, right)."""
     if list(left) == list(right):
         return []
     start = 0

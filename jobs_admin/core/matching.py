@@ -1,12 +1,13 @@
-"""Decisions of policies: which policy matches a job, which class an error has, and retry or dead letter after a failed attempt.
+"""Decisions of policies: the policy of a job, the class of an error, and retry or dead letter after a failed attempt.
 
-In a glob `*` matches anything, and nothing else is special.
+In a glob, `*` matches any text; other characters are literal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from jobs_admin.core import backoff
 from jobs_admin.core.policy.shape import PERMANENT, TRANSIENT, Match, Policy
@@ -15,7 +16,7 @@ _BUILT_IN = "builtins."
 
 
 def matches(glob: str, name: str) -> bool:
-    """Return whether the glob matches the whole name. In linear time, whatever the glob: each part is looked for once."""
+    """Return whether the glob matches the complete name. Linear for any glob: each part is searched once."""
     first, *others = glob.split("*")
     if not others:
         return glob == name
@@ -31,50 +32,68 @@ def matches(glob: str, name: str) -> bool:
     return True
 
 
-def chosen(policies: Iterable[Policy], source: str, queue: str, task: str) -> Policy | None:
-    """The policy for a job: the most particular one by task, then by queue, then by source.
+class Matched(Protocol):
+    """A policy, or a record with its name and match."""
 
-    Exact is more particular than any glob, and of two globs that with the longer text before its first `*`.
+    @property
+    def name(self) -> str: ...
+    @property
+    def match(self) -> Match: ...
+
+
+_Matched = TypeVar("_Matched", bound=Matched)
+
+
+def chosen(policies: Iterable[_Matched], source: str, queue: str, task: str) -> _Matched | None:
+    """Return the policy of a job: the most specific one by task, then queue, then source.
+
+    An exact name is more specific than any glob; of two globs, the one with more text before its first `*`.
     """
     fitting = [
         one
         for one in policies
         if matches(one.match.task, task) and matches(one.match.queue, queue) and matches(one.match.source, source)
     ]
-    # Two that are equal are refused when they are saved; should they meet all the same, every worker takes the same.
+    # Equally specific policies are refused on save; if there are any, every worker chooses the same one.
     return max(fitting, key=lambda one: (_rank(one.match), one.name), default=None)
 
 
 def equal(policy: Policy, others: Iterable[Policy]) -> Policy | None:
-    """One of the others that is as particular and could match the same job, so that it is undefined which decides."""
+    """Return another policy that is equally specific and could match the same job, so that the choice is undefined."""
     for other in others:
         if (
             _rank(policy.match) == _rank(other.match)
-            and _meet(policy.match.task, other.match.task)
-            and _meet(policy.match.queue, other.match.queue)
-            and _meet(policy.match.source, other.match.source)
+            and meet(policy.match.task, other.match.task)
+            and meet(policy.match.queue, other.match.queue)
+            and meet(policy.match.source, other.match.source)
         ):
             return other
     return None
 
 
 def class_of(policy: Policy, error_names: Sequence[str]) -> str:
-    """The class of an error, from the names of its class and of all bases of it (its MRO).
+    """Return the class of an error from the names of its class and base classes (its MRO).
 
-    The first entry of `policy.classes` that fits any of the names decides; without one the error is transient. A glob
-    with a dot is compared with the whole name (`requests.exceptions.Timeout`), one without with the last part (`Timeout`).
+    The first entry of `policy.classes` that matches any of the names decides; without a match the error is transient. A
+    glob with a dot is compared with the full name (`requests.exceptions.Timeout`), one without with the last part
+    (`Timeout`).
     """
+    return named_class_of(policy, error_names) or TRANSIENT
+
+
+def named_class_of(policy: Policy, error_names: Sequence[str]) -> str | None:
+    """Return the class that `policy.classes` assigns to an error; None if no entry matches."""
     names = [name.removeprefix(_BUILT_IN) for name in error_names]
     short = [name.rpartition(".")[2] for name in names]
     for one in policy.classes:
         glob = one.error.removeprefix(_BUILT_IN)
         if any(matches(glob, name) for name in (names if "." in glob else short)):
             return one.as_
-    return TRANSIENT
+    return None
 
 
 def names_of(error: type[BaseException]) -> tuple[str, ...]:
-    """The names of an error's class and of its bases, nearest first, as `class_of` wants them."""
+    """Return the names of an error's class and base classes, nearest first, for `class_of`."""
     return tuple(
         one.__qualname__ if one.__module__ in ("builtins", "__main__") else f"{one.__module__}.{one.__qualname__}"
         for one in error.__mro__
@@ -89,14 +108,14 @@ def _rank(match: Match) -> tuple[tuple[bool, int], ...]:
     )
 
 
-def _meet(one: str, other: str) -> bool:
-    """Return whether some name fits both globs."""
-    below = [set(other[j:]) <= {"*"} for j in range(len(other) + 1)]  # whether the ends from here on meet
+def meet(one: str, other: str) -> bool:
+    """Return whether some name matches both globs."""
+    below = [set(other[j:]) <= {"*"} for j in range(len(other) + 1)]  # whether the rests from here match
     for i in reversed(range(len(one))):
         row = [set(one[i:]) <= {"*"}]
         for j in reversed(range(len(other))):
             if one[i] == "*" or other[j] == "*":
-                row.append(row[-1] or below[j])  # the star takes a character of the other, or ends
+                row.append(row[-1] or below[j])  # the star matches a character of the other, or ends
             else:
                 row.append(one[i] == other[j] and below[j + 1])
         below = row[::-1]
@@ -109,19 +128,19 @@ REASONS = (PERMANENT, EXHAUSTED, TOO_LATE, BUDGET)
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An attempt that failed."""
+    """A failed attempt."""
 
-    attempt: int  # of the run, counted from 1
-    error_names: tuple[str, ...] = ()  # of the class and its bases: matching.names_of
-    retry_after_s: float | None = None  # what the server asked for; None or 0: nothing
-    previous_s: float | None = None  # the wait before this attempt; None before the first, or where nobody knows
+    attempt: int  # in the run, counted from 1
+    error_names: tuple[str, ...] = ()  # of the class and its bases, by `names_of`
+    retry_after_s: float | None = None  # delay requested by the server; None or 0: none
+    previous_s: float | None = None  # delay before this attempt; None before the first, or if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
     delay_s: float
     cls: str  # transient or rate_limited
-    wish_s: float | None = None  # what the server asked for, where that was heeded
+    wish_s: float | None = None  # delay requested by the server, if respected
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +150,9 @@ class Dead:
 
 
 def judge(policy: Policy, ended: Ended, random: Callable[[], float], budget: Callable[[], bool]) -> Again | Dead:
-    """Return what becomes of the job. `random` gives a number from 0 up to, not including, 1, and is asked at most once.
+    """Return the decision about the job. `random` returns a number in [0, 1) and is called at most once.
 
-    `budget` spends one retry and says whether there was one; it is asked last, only where all else says again.
+    `budget` spends one retry and returns whether there was one. It is called last, only if all else allows a retry.
     """
     cls = class_of(policy, ended.error_names)
     wish_s = _heeded_wish_s(policy, ended.retry_after_s)
@@ -149,5 +168,5 @@ def judge(policy: Policy, ended: Ended, random: Callable[[], float], budget: Cal
 
 
 def _heeded_wish_s(policy: Policy, seconds: float | None) -> float | None:
-    """A wish that counts. Nothing, less than nothing and NaN are no wishes."""
+    """Return a valid request for a delay; None for zero, negative values and NaN."""
     return seconds if policy.retry_after.respect and seconds is not None and seconds > 0 else None

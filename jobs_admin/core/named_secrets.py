@@ -1,6 +1,6 @@
-"""Values in a text that a name says are secret: `password=…`, `"api_key": "…"`, `--token …`, `Authorization: Bearer …`.
+"""Redaction of values with a secret name: `password=…`, `"api_key": "…"`, `--token …`, `Authorization: Bearer …`.
 
-Each value is read once, from its name to its end, which is found by hand: so no bound shows its tail.
+Each value is read once, from its name to its end, which is searched by hand, so no length limit exposes its tail.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from jobs_admin.core.secret_fields import (
 )
 from jobs_admin.core.secret_patterns import PLACEHOLDER, replace_counted
 
-# Found by `str.find`, in lower case: several times faster than one pattern of them all, and a trace has mostly none.
+# Searched with `str.find`, in lower case: several times faster than one pattern for all, and most traces contain none.
 _FRAGMENTS = (
     "password", "passwd", "passphrase", "pass_phrase", "passcode", "passwort", "kennwort", "secret", "token", "authorization", "cookie",
     "sess", "csrf", "xsrf", "credential", "signature", "macaroon", *FOREIGN,
 )  # fmt: skip
-# Parts of many harmless words too: the whole name decides (`is_secret_name`).
+# Also parts of many harmless words: the complete name decides (`is_secret_name`).
 _PARTS = ("pwd", "psk", "pin", "cvv", "cvc", "otp", "pw", "psw", "ssn", "mdp", "cred")
 _BEHIND = {
     word: tuple(start + sep for start in starts for sep in ("", "_", "-", ".", *(" " * (word == "key"))))
     for word, starts in ENDINGS.items()
 }
-# One of these stands between any name and its value, or before the name: `_BETWEEN`, `_begins`, `_TAG`.
+# One of these is between any name and its value, or before the name: `_BETWEEN`, `_begins`, `_TAG`.
 _MAY_NAME = re.compile(r"""[=:：＝"'<]|%3|--|\s-\w""")
-# What stands between a name and its value.
+# Text between a name and its value.
 _BETWEEN = re.compile(
     r"""(?x) [\w-]{0,20} (?![\w-])
         ( (?: \\{0,7} ["'] \]? | \] (?= = \S | \s? = \s? ["'] | \s=>\s ) )? \s{0,3} (?: => | := | [=:：＝] )
@@ -48,21 +48,21 @@ _BETWEEN = re.compile(
         | \\{0,7} ["'] \s{0,3} , \s{0,3} (?= [bru]{0,2} \\{0,7} ["'] )
         | [ ]{1,3} )"""
 )
-# Names that are words of other kinds too: only where they name a piece of data (`'pass': …`, `salt=…`).
+# Names that are ordinary words too: only if they name a data field (`'pass': …`, `salt=…`).
 _PASSES = frozenset({"pass", "parola", "clave"})
 _NO_WORD = re.compile(r"(?=\S{0,60}[A-Za-z])(?=\S{0,60}\d)[^\s/]{6,}")  # `pass: yes-11`
 _LONGEST_NAME = 60
-_LAST_OF_NAMES = frozenset({"key", "code", "passe", "sandi"})  # of names that are several words
+_LAST_OF_NAMES = frozenset({"key", "code", "passe", "sandi"})  # of names with several words
 _COMMON = ("pass", "auth", "mfa", "salt", "iban", "jwt", "bearer", "parola", "clave", "sid", "sign")
 _OF_NAMES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:.-"
 _OF_NAME = _OF_NAMES.replace(":.", "")
 _NAMED_SO = frozenset({"value", "val", "v", "content", "data", "default"})
 _THEN = re.compile(r"""\\{0,7}["']\s{0,3}:\s{0,3}""")
 _QUOTE = re.compile(r"""(?i)[bru]{0,2}(\\{0,7})(["'])""")
-_FOLDER = re.compile(r"(?<![\w-])(?:OLD)?PWD\Z")  # of an environment
+_FOLDER = re.compile(r"(?<![\w-])(?:OLD)?PWD\Z")  # environment variables
 _SNAKE_CASE = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
 _NAMES = re.compile(r"\s?[=:]")
-# A change, as Terraform writes it: `"old" -> "new"`, `"" => "new"`
+# A change in Terraform's notation: `"old" -> "new"`, `"" => "new"`
 _CHANGE = re.compile(r"""\\{0,7}["']\s{0,3}[-=]>\s{0,3}(?=\\{0,7}["'])""")
 _OPTION = re.compile(r"-\w|--[a-z-]+")
 _TRIPLE = re.compile(r"""(?i)[bru]{0,2}('''|\"\"\")""")
@@ -70,14 +70,15 @@ _QUOTED = {
     '"': re.compile(r'[^"\\\n]*(?:\\.[^"\\\n]*)*'),
     "'": re.compile(r"[^'\\\n]*(?:\\.[^'\\\n]*)*"),
 }
-# All that a value may be which is judged by its look: each is read as far as that, or not at all.
+# Maximal form of values that are judged by their content: each is read up to there, or not at all.
 _DRAWN = re.compile(r"""[bru]{0,2}\\{0,7}["']?(?:base64:)?[\w+/=~%.-]{14,200}(?=[\s,;&"'<>(){}\[\]\\]|\Z)""")
 _BARE = re.compile(r"""[^\s,;&"'<>(){}\[\]\\]+""")
 _ENCODED = re.compile(r"""(?i)(?:[^\s,;&"'<>(){}\[\]\\%]|%(?!26|2[27c]|7d|5d|0a)[0-9a-f]{2})+""")
-# A value of a connection string that holds its marks: `{a;b}}c}`. What is an expression is code: `f"password={settings.password}"`.
+# A connection string's value that contains separators: `{a;b}}c}`. An expression is code:
+# `f"password={settings.password}"`.
 _BRACED = re.compile(r"""\{(?![\w.()\[\]"':!, =+-]*\})(?:[^{}\n]|\}\}){3,200}\}(?=[;\s"']|\Z)""")
 _CALLED = re.compile(r"[A-Za-z_.]+\Z|[a-z_]+(?:\.[A-Za-z_]\w*)+\Z")  # `password=get_password(…)` is a line of code
-# What code writes behind these, without quotes: a variable that repeats the name (`token = next_token`), a type
+# Values that code writes after these without quotes: a variable that repeats the name (`token = next_token`), a type
 # (`token: TokenStream`, `token: tokens.Name`).
 _DRAWN_NAMES = frozenset({"token", "credential", "signature", "cookie", "key"})
 _VARIABLE = re.compile(
@@ -97,20 +98,21 @@ _SCHEME = re.compile(
 )
 _WORDS_ALONE = re.compile(
     r"[A-Z][a-z]+(?:,? [A-Za-z]+){2,40}\.(?=\\{0,7}[\"'\]\n]|\Z|\s)"
-)  # a sentence, as forms answer
+)  # a sentence, as in form errors
 _ANSWERS = re.compile(rf"""\[["']{_WORDS_ALONE.pattern}["']\]""")
 _WRAPPED = re.compile(r"""[A-Z]\w{1,40}\(\s?[bru]{0,2}(?=["'])""")  # `SecretBytes(b'…')`
 _LONG_QUOTED = re.compile(r"""["'](?=[^"'\n]{0,200}\d)[\w.+/=-]{16,}["']""")
-_BLOCK = re.compile(r"[|>][+-]?[ \t]*(\n|\\n)([ \t]{1,80})")  # a value of YAML that begins on the next line
+_BLOCK = re.compile(r"[|>][+-]?[ \t]*(\n|\\n)([ \t]{1,80})")  # YAML value that starts on the next line
 _SCHEMA = re.compile(r"""["']type\\{0,7}["']\s{0,3}:\s{0,3}\\{0,7}["'](?:string|integer|number|boolean|object|array)""")
 _BRACKETS = re.compile(r"""[\[\](){}]|\\{0,7}["']""")
-_MOST_REPEATED = 10  # values that are looked for in the rest of the text
+_MOST_REPEATED = 10  # values searched in the rest of the text
 _OF_WORDS = re.compile(r"[a-z._]+\Z|.*[\s{}()\[\]<>]", re.DOTALL)
 _SESSION_ID = re.compile(r"(?i)sess(?:ion)?s?[_-]?(?:id|key)")
 _DIGIT = re.compile("[0-9]")
-_DATA = re.compile(r"""["'0-9]""")  # a list or object without any is code
+_DATA = re.compile(r"""["'0-9]""")  # a list or object without any of these is code
 _TAG = re.compile(r"<(?<!\?P<)([\w:.-]{1,60})(?:\s[^<>]{0,300})?>([^<]+)")  # not of a pattern: `(?P<token>…)`
-_BEFORE_SLOT, _BEHIND_SLOT = frozenset("/:(`"), frozenset("/@:)`")  # of a slot in an address: `/reset/<token>/`
+# around a placeholder in an address: `/reset/<token>/`
+_BEFORE_SLOT, _BEHIND_SLOT = frozenset("/:(`"), frozenset("/@:)`")
 _PLAIN_WORDS = frozenset(
     {
         "none",
@@ -138,13 +140,13 @@ _PLAIN_WORDS = frozenset(
         "basic",
         "digest",
         "negotiate",
-        # Modes of a browser's fetch
+        # Modes of a browser's fetch.
         "include",
         "omit",
         "same-origin",
     }
 )
-# What a message says of an option: `--password needs a value`.
+# Words of a message about an option: `--password needs a value`.
 _AFTER_OPTION = frozenset(
     {
         "needs",
@@ -168,17 +170,17 @@ _SPOKEN = frozenset({"token", "signature", "cookie"})
 
 
 class _Named(NamedTuple):
-    """A name in a text, with something behind it that a value may follow."""
+    """A name in a text, followed by something that a value may follow."""
 
-    start: int  # of the part of the name that tells
+    start: int  # of the part of the name that is secret
     name: str  # that part
-    name_end: int  # of the whole name
+    name_end: int  # of the complete name
     between: str
-    end: int  # where the value begins
+    end: int  # start of the value
 
 
 def without_named(text: str) -> tuple[str, int]:
-    """`text` without the values of secret names, and how many were hidden."""
+    """Return `text` without the values of secret names, and the number hidden."""
     if _MAY_NAME.search(text) is None:
         return text, 0
     text, hidden = without_columns(text)
@@ -188,7 +190,7 @@ def without_named(text: str) -> tuple[str, int]:
     branches = _Branches(text)
     for found in _names(lower):
         if found.start < at:
-            continue  # within a value that is hidden
+            continue  # inside a hidden value
         name = _complete_name(text, found)
         if name and not is_secret_name(name) and _DRAWN.match(text, found.end) is None:
             continue
@@ -222,7 +224,7 @@ def without_named(text: str) -> tuple[str, int]:
 
 
 def _is_hidden(found: _Named, name: str, value: str) -> bool:
-    """Return whether a value that follows such a name is its secret: no line of code, nothing that is masked already."""
+    """Return whether a value after such a name is its secret: not code, and not already masked."""
     if "****" in value or (len(value) < 100 and value.lower() == name.lower().lstrip("_")):
         return False
     if found.name == "sess" and not _SESSION_ID.search(name):
@@ -231,7 +233,7 @@ def _is_hidden(found: _Named, name: str, value: str) -> bool:
 
 
 def _is_code(found: _Named, name: str, value: str) -> bool:
-    """Return whether a value without quotes is a variable or a type in a line of code. Files of settings write `name=value`."""
+    """Return whether an unquoted value is a variable or type in a line of code. Settings files contain `name=value`."""
     if (
         found.name not in _DRAWN_NAMES
         or found.between not in _OF_CODE
@@ -245,12 +247,14 @@ def _is_code(found: _Named, name: str, value: str) -> bool:
 
 
 def _is_unmistakable(value: str) -> bool:
-    """Return whether a value that was hidden is a secret wherever it stands: no word, number or list."""
+    """Return whether a hidden value is a secret anywhere in the text: no word, number or list."""
     return 6 <= len(value) <= 200 and not value.isalpha() and not value.isdigit() and _OF_WORDS.match(value) is None
 
 
 def may_name(text: str, words: Collection[str] | None) -> bool:
-    """Return whether one of its words may be a secret's name: most are known from the jobs before, and most texts have none."""
+    """Return whether one of the words may be a secret's name: most words are known from earlier jobs, and most
+    texts have none.
+    """
     return words is None or not text.isascii() or any(map(_may_be_name, words))
 
 
@@ -260,12 +264,12 @@ def _may_be_name(token: str) -> bool:
 
 
 def _lower(text: str) -> str:
-    """In lower case and as long: only one letter is longer so."""
+    """Return the text in lower case with the same length: only one letter gets longer."""
     return text.lower() if text.isascii() else text.replace("İ", "I").lower().translate(LOWER)
 
 
 def _names(lower: str) -> list[_Named]:
-    """All in a text in lower case, in its order."""
+    """Return all names in a lower-case text, in order."""
     found: list[_Named] = []
     for word in _FRAGMENTS + _PARTS if lower.isascii() else _FRAGMENTS + _PARTS + ELSEWHERE:
         start = lower.find(word)
@@ -311,13 +315,15 @@ def _hide_element(found: re.Match[str]) -> str | None:
 
 
 def _complete_name(text: str, found: _Named) -> str:
-    """The whole name, "" where no value of a secret follows: `--password x` is followed by one, `pinned: x` is not."""
+    """Return the complete name; "" if no secret's value follows: one follows `--password x`, none follows `pinned:
+    x`.
+    """
     between = found.between
     before = text[max(0, found.start - 60) : found.start]
     if between.isspace():
         outside = before.rstrip(_OF_NAMES)
         option = before[len(outside) :]
-        if option.startswith("-") and not option.startswith("--"):  # of Go and Java: `-storepass x`
+        if option.startswith("-") and not option.startswith("--"):  # Go and Java options: `-storepass x`
             if outside[-1:].strip(" \"'\n") or (
                 text[found.end : found.end + 1] not in {'"', "'"} and _NO_WORD.match(text, found.end) is None
             ):
@@ -349,7 +355,7 @@ def _is_pass(text: str, found: _Named) -> bool:
 
 
 def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[int, int] | None:  # noqa: C901
-    """Return where the value behind a name begins and ends; None where it is to be left alone."""
+    """Return the span of the value after a name; None if it is not to be hidden."""
     # In one function: each branch is one way to write a value.
     name, between, start = found.name, found.between, found.end
     quote = _QUOTE.match(text, start)
@@ -362,7 +368,7 @@ def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[i
             quote[2] not in between
             and text[max(0, found.start - _LONGEST_NAME) : found.start].rstrip(_OF_NAME)[-1:] == quote[2]
         ):
-            return None  # it closes the text that the name is in: `prompt='Password: '`
+            return None  # it closes the text that contains the name: `prompt='Password: '`
         return _quoted(text, found, quote)
     if "%" in between:
         ends = _ENCODED.match(text, start)
@@ -371,7 +377,7 @@ def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[i
         return start, braced.end()
     if text[start : start + 1] in {"[", "(", "{"}:
         return branches.value(between, start)
-    if between.startswith("] =>"):  # `print_r` writes a value as it is, to the end of its line
+    if between.startswith("] =>"):  # `print_r` writes a value unquoted, to the end of its line
         line = _LINE.match(text, start)
         return (start, line.end()) if line and line[0].strip() not in {"", "Array"} else None
     header_end = _header_end(text, name, between, start)
@@ -399,7 +405,9 @@ def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[i
 
 
 def _is_plain(text: str, lower: str, found: _Named, end: int) -> bool:
-    """Return whether the bare word behind a name, which ends at `end`, is no secret but a word, a path, an amount or a heading."""
+    """Return whether the bare word after a name, which ends at `end`, is no secret but a word, path, amount or
+    heading.
+    """
     name, between, start = found.name, found.between, found.end
     bare = lower[start:end] if end - start < 100 else ""
     return bool(
@@ -421,14 +429,14 @@ def _is_plain(text: str, lower: str, found: _Named, end: int) -> bool:
 def _quoted(text: str, found: _Named, quote: re.Match[str]) -> tuple[int, int] | None:
     start, end = quote.end(), _end_of_quoted(text, quote)
     bare = text[start:end] if end - start < 100 else ""
-    # `"password": ""` hides nothing; `password="password"` is a line of code in a traceback.
+    # `"password": ""` contains nothing; `password="password"` is a line of code in a traceback.
     if start == end or bare in {PLACEHOLDER, found.name} or _WORDS_ALONE.match(text, start, end + 1):
         return None
     if "," not in found.between:
         return start, end
     if _OPTION.fullmatch(bare):  # `["sshpass", "-p", "…"]`
         return None
-    # `{"name": "DB_PASSWORD", "value": "…"}`: the next text is a name, and the one after it is meant.
+    # `{"name": "DB_PASSWORD", "value": "…"}`: the next string is a name, and the one after it the value.
     then = _THEN.match(text, end)
     if then:
         second = _QUOTE.match(text, then.end()) if bare.lower() in _NAMED_SO else None
@@ -441,10 +449,10 @@ def _quoted(text: str, found: _Named, quote: re.Match[str]) -> tuple[int, int] |
 
 
 class _Branches:
-    """Complete lists and objects under a secret name, `'tokens': ['…']`; code that makes one is left alone.
+    """Complete lists and objects after a secret name, `'tokens': ['…']`; code that builds one is not hidden.
 
-    However many names stand before brackets that do not close, or that are nested, each character is read once: one
-    that hides is left out with all in it, and nothing in a branch that reveals nothing reveals anything either.
+    Each character is read once, whatever number of names precede unclosed or nested brackets: a hidden branch is
+    skipped with its content, and a branch without secrets has none inside either.
     """
 
     def __init__(self, text: str) -> None:
@@ -452,7 +460,7 @@ class _Branches:
         self._harmless_to = 0  # nothing up to here is data
 
     def value(self, between: str, start: int) -> tuple[int, int] | None:
-        """Return where that which opens at `start` begins and ends; None where it is to be left alone."""
+        """Return the span of the list or object that opens at `start`; None if it is not to be hidden."""
         text = self._text
         if between.isspace() or (between != "=" and '"' not in between and "'" not in between):
             return None
@@ -468,7 +476,7 @@ class _Branches:
         return start, end
 
     def _end(self, start: int, limit: int) -> int | None:
-        """Behind the bracket that closes it; None where none does before `limit`."""
+        """Return the position after the closing bracket; None if there is none before `limit`."""
         depth, within = 0, ""
         for found in _BRACKETS.finditer(self._text, start, limit):
             mark = found[0]
@@ -484,7 +492,7 @@ class _Branches:
 
 
 def _block(text: str, block: re.Match[str]) -> tuple[int, int]:
-    """The lines that are indented as much as the first."""
+    """Return the span of the lines indented at least like the first."""
     newline, indent = block.groups()
     start = end = block.start(2)
     while True:
@@ -497,7 +505,7 @@ def _block(text: str, block: re.Match[str]) -> tuple[int, int]:
 
 
 def _header_end(text: str, name: str, between: str, start: int) -> int | None:
-    """The end of the line where a header says more than one word: `Cookie: a=…; b=…`, `Authorization: Digest …`."""
+    """Return the end of the line for a header with several words: `Cookie: a=…; b=…`, `Authorization: Digest …`."""
     if "\n" in between:
         return None
     if name == "authorization":
@@ -510,12 +518,12 @@ def _header_end(text: str, name: str, between: str, start: int) -> int | None:
 
 
 def _end_of_quoted(text: str, quote: re.Match[str]) -> int:
-    """Return where a quoted value ends: before the quote that closes it, or with the line where none does."""
+    """Return the end of a quoted value: before its closing quote, or at the end of the line if there is none."""
     backslashes, mark = quote.groups()
     if not backslashes:
         return _QUOTED[mark].match(text, quote.end()).end()  # type: ignore[union-attr]  # matches also nothing
     at = text.find(backslashes + mark, quote.end())
-    # More backslashes before it: a quote within the value.
+    # More backslashes before it: a quote inside the value.
     while at > quote.end() and text[at - 1] == "\\":
         at = text.find(backslashes + mark, at + 1)
     end = len(text) if at < 0 else at

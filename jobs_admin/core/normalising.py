@@ -1,6 +1,7 @@
 """Error messages without their values: `order 17` -> `order <number>`, each variable part named by its kind.
 
-Documents inside a message (JSON, schemas) shrink to their codes; quoted names of code or of a schema stay, quoted values do not.
+Documents in a message (JSON, schemas) shrink to their codes; quoted names of code or a schema stay, quoted values do
+not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _NAMES = frozenset(
     "secret service status state reason code reference".split()
 )
 _BEFORE_NAMES = _NAMES | {"missing", "lacks", "requires"}
-# What carries these words is a person or a thing, not a part of the program.
+# Quoted text after these nouns is the name of a person or thing, not part of the program.
 _THINGS = frozenset(
     "user username customer tenant patient client account person owner author contact recipient sender employee doctor host "  # noqa: SIM905
     "hostname server machine node file filename folder directory path dir order invoice article product item shop store ward "
@@ -42,7 +43,7 @@ _NAME = re.compile(r"[$@%-]{0,2}[A-Za-z_][A-Za-z_.-]{0,100}\Z")
 _NAME_NUMBERED = re.compile(r"[$@%-]{0,2}[A-Za-z_][\w.-]{0,100}\Z")
 _CLASS_NAME = re.compile(r"[A-Za-z_][\w.<>]{0,200}\Z")
 _ERROR_CODE = re.compile(r"[A-Za-z][A-Za-z_.:/-]{0,60}\d{0,5}\Z")
-# `patient_id`, `PatientId`, `UQ_NUMBER`, `billing.patients_key`: nobody is called that.
+# `patient_id`, `PatientId`, `UQ_NUMBER`, `billing.patients_key`: identifiers, never names of persons.
 _CODED = re.compile(
     r"(?:[A-Za-z]+\.){0,4}(?:_*[A-Za-z]+(?:_[A-Za-z]+)+|[A-Z]?[a-z]+(?:[A-Z][a-z]+){1,6}|[A-Za-z]+__[A-Za-z]+)(?:\.[A-Za-z_]+){0,4}\Z"
 )
@@ -61,12 +62,12 @@ def is_name(inside: str, message: str, start: int, end: int) -> bool:
     if _SUBSCRIPT.search(message, before, start):
         return True
     found = _BEFORE.search(message, before, start)
-    # `value in column "amount"`: the noun beside the quote, where it is one, else that before it.
+    # `value in column "amount"`: the noun next to the quote if there is one, else the noun before it.
     nouns = [_singular(noun.lower()) for noun in reversed(found.groups()) if noun] if found else []
     word = next((noun for noun in nouns if noun in _THINGS or noun in _BEFORE_NAMES), "")
     if word in _THINGS:
         return False
-    # An index or a key of data has digits (`key "session17"`), a constraint may.
+    # An index or key with digits is data (`key "session17"`), a constraint need not be.
     if word in _BEFORE_NAMES and (word != "key" or _NAME.match(inside)):
         return True
     if _IS_MISSING.match(message, end):
@@ -83,9 +84,9 @@ _NOUN_BEFORE = re.compile(r"([A-Za-z]{2,20})[ =:]{1,2}\Z")
 
 
 def is_code_word(word: str, before: str, *, is_thing: bool) -> bool:
-    """Return whether a word that stands bare in the place of a value is a name in code: by its form, and the noun before it.
+    """Return whether an unquoted word in a value's position is a name in code, by its form and the noun before it.
 
-    `is_thing`: the value's own name is that of a person or thing (`tenant`), which a noun before it overrules.
+    `is_thing`: the value's own name is a person or thing (`tenant`), which a noun before it overrides.
     """
     if not _CODE_WORD.match(word):
         return False
@@ -101,7 +102,7 @@ def _singular(word: str) -> str:
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _WORD = re.compile(r"[A-Za-z]{2}")
 _DEBUG = re.compile(r"(?m)\b(debug\w{0,40} ?= ?)[^\n]{1,4096}$")
-# More of a document than these keys is not read by people either.
+# A document with more keys than this is not read by people.
 _FEW_KEYS = 3
 _OPENS = re.compile(r"\{\s{0,8}(?:\"[\w.@$ -]{1,60}\"|'[\w.@$ -]{1,60}')\s?:")
 _STEP = re.compile(
@@ -122,7 +123,7 @@ _DEEPEST = 2  # `{"Error": {"Code": …}}`
 
 
 def without_documents(message: str) -> str:
-    """The head of the message, and of each printed document in it the codes that say which error it is."""
+    """Return the head of the message, with each document in it reduced to the codes that identify the error."""
     message = _head(message)
     if "debug" in message:
         message = _DEBUG.sub(r"\1<values>", message)
@@ -142,7 +143,7 @@ def without_documents(message: str) -> str:
 
 
 def _head(message: str) -> str:
-    """The first paragraph, the next too where it only announces it, and of later ones what stands over a block."""
+    """Return the first paragraph, the next one if the first only announces it, and headings of blocks in later ones."""
     if "\n" not in message:
         return message
     first, *others = _PARAGRAPH.split(message.strip())
@@ -156,7 +157,7 @@ def _head(message: str) -> str:
 
 
 def _read(message: str, start: int) -> tuple[int, int, str]:
-    """Return the end of the document that begins at `start`, the number of its keys, and its codes or else its words."""
+    """Return the end of the document that starts at `start`, its number of keys, and its codes or else its words."""
     depth = keys = 0
     codes: dict[str, None] = {}
     words: dict[str, None] = {}
@@ -182,23 +183,24 @@ def _read(message: str, start: int) -> tuple[int, int, str]:
     return len(message), keys, ", ".join(sorted(codes) or words)
 
 
-MOST_MESSAGE = 4096  # characters that are looked at
+MOST_MESSAGE = 4096  # characters read
 
-# Codes of errors, by their makers or by where they stand: `ORA-00942`, `E1001: …`, `[E1001] …`, `(E17)`.
+# Error codes, by vendor or by position: `ORA-00942`, `E1001: …`, `[E1001] …`, `(E17)`.
 _CODES = (
     r"(?:ORA|TNS|PLS|DPY|DPI|RMAN|SQL|SQLSTATE|AADSTS|ERR|ERROR|EC|AMQ|JMS|CWWK[A-Z]|SRVE|DSRA|KBN|TF|MSB|CVE|NETSDK|SP2)[-_]?\d{2,7}[A-Z]?"
     r"(?![\w-])"
     r"|(?:(?<=\[)|(?<=\())[A-Z]{1,4}\d{2,5}(?=[\])])"
     r"|(?:\A|(?<=: )|(?<=\n))[A-Z]{1,4}\d{2,5}(?=:(?!\d)| - )"
 )
-# Where a word, a quote or a sign begins. The first that matches at a place wins; its name becomes the placeholder:
-# `order 17` -> `order <number>`. Each repetition is bounded or begins only where a word begins: the whole stays linear.
+# Patterns tried where a word, a quote or a sign starts. The first match at a position wins; its name becomes the
+# placeholder: `order 17` -> `order <number>`. Each repetition is bounded or starts only at the start of a word, so the
+# result is linear.
 _PATTERNS = {
     "code": _CODES,
     "kept": r"\[Errno -?\d{1,6}\]|[45]\d\d(?= (?:Client |Server )?[A-Z][a-z]|, message=| error\b)|(?<=\()\d{1,5}(?=, b?['\"])",
     "url": r"[a-zA-Z][a-zA-Z0-9+.]{1,15}://[^\s'\"<>]{1,2000}|(?<=\burl: )/[^\s'\"<>]{0,2000}",
     "email": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
-    # What people name files of data; `settings.py` and `order.html` are names in code.
+    # Names of data files; `settings.py` and `order.html` are names in code.
     "file": (
         r"(?<![\w.-])\w[\w.-]{0,120}\.(?:csv|tsv|txt|pdf|docx?|xlsx?|zip|t?gz|tar|bz2|parquet|avro|jsonl?|xml|png|jpe?g|gif|tiff?|webp"
         r"|svg|dat|bak|log|eml|mp[34]|wav|edi|hl7|dcm)(?![\w(]|\.\w)"
@@ -222,7 +224,7 @@ _PATTERNS = {
     "quoted": r"(?<!\w)b?'[^'\n]{0,500}'(?!\w)|\"[^\"\n]{0,500}\"|`[^`\n]{0,500}`"
     r"|“[^”\n]{0,500}”|‘[^’\n]{0,500}’",
     "hex": r"(?<!\w)(?:0[xX][0-9a-fA-F]{1,64}|(?=[a-fA-F]{0,64}\d)(?=\d{0,64}[a-fA-F])[0-9a-fA-F]{8,128})(?!\w)",
-    # A token of letters between digits (`cus_9s6XKzkNRiz`, `9f31c2`), or an article's or ticket's number (`INV-2026-17`);
+    # A token with letters between digits (`cus_9s6XKzkNRiz`, `9f31c2`), or an article or ticket number (`INV-2026-17`);
     # `customer_17` is a word and a number.
     "id": (
         r"(?<!\w)(?=[A-Za-z_]{0,64}\d{1,64}[A-Za-z])(?:\w{8,200}|(?=\d{0,6}[A-Za-z]{0,6}\d{1,6}[A-Za-z]{1,6}\d)\w{5,7})(?!\w)"
@@ -230,7 +232,7 @@ _PATTERNS = {
     ),
 }
 _NUMBER = r"(?:(?<![\w)\]>.-])-)?\d{1,400}(?:[.,]\d{1,400}){0,9}(?:[eE][+-]?\d{1,4}\b)?"
-# What must stand in the message for a pattern to be worth trying.
+# Signs without which a pattern cannot match.
 _SIGNS = {
     "url": re.compile("://|url: /"),
     "email": re.compile("@"),
@@ -250,7 +252,7 @@ _JOINED = re.compile(r"[-_]<value>")
 
 @lru_cache(maxsize=256)
 def _variable(has_digits: bool, may_be_code: bool, *has_signs: bool) -> re.Pattern[str]:
-    """The pattern of all that is worth trying in a message; `has_signs`: of each name in _SIGNS."""
+    """Return the pattern of all kinds that can match. `has_signs`: for each name in _SIGNS."""
     signs = dict(zip(_SIGNS, has_signs, strict=True))
     names = [
         name
@@ -260,7 +262,7 @@ def _variable(has_digits: bool, may_be_code: bool, *has_signs: bool) -> re.Patte
     if not names:
         return re.compile(f"(?P<number>{_NUMBER})")
     patterns = "|".join(f"(?P<{name}>{_PATTERNS[name]})" for name in names)
-    # Inside a word only a number can begin.
+    # Only a number can start inside a word.
     return re.compile(f"(?<![A-Za-z_])(?=[^\\s,.;=)])(?:{patterns})|(?P<number>{_NUMBER})")
 
 
@@ -276,7 +278,7 @@ def _worth_trying(message: str) -> re.Pattern[str]:
 _DIGIT = re.compile(r"\d")
 _DATA_FILE = re.compile(r"\.(?:csv|tsv|txt|pdf|docx?|xlsx?|zip|gz|jsonl?|xml|png|jpe?g|dat|log|eml).\Z")
 _NAME_IN_QUOTES = re.compile(r"['\"`][A-Za-z_][A-Za-z_.-]{0,100}['\"`]\Z")
-# Numbers that say which error it is stay.
+# Numbers that identify the error stay.
 _BEFORE_NUMBER = re.compile(
     r"(?i)\b(?:http(?: ?error)?|status(?:[ _]code)?|sqlstate|exit (?:code|status)|signal|errno|error code)[ :=]{1,2}\Z"
     r"|[{,(] ?['\"]?(?:\w{1,20}_)?(?:code|status|errno|result)['\"]?: ?\Z"
@@ -298,7 +300,7 @@ _IS_CODE = re.compile(r"[A-Z]{1,6}\d{2,6}[A-Z]?\Z|[A-Z0-9]{5}\Z")
 _KEY = re.compile(r"[{ (\[,]\Z")
 _KEY_OF = re.compile(r"[A-Za-z_][\w.-]{0,100}\Z")
 _KEY_ENDS = re.compile(r": |:[\"'\[{\dtfn-]")
-# What is quoted in the repr of an error, as a status or as the text about a field: it is looked into.
+# Text quoted in an error's repr, as a status or as a field's message: it is normalised too.
 _BEFORE_TEXT = re.compile(
     r"[A-Z]\w{0,60}(?:Error|Exception|Timeout|Refused|Disconnected)\(\Z|\b(?:message|reason|msg|details?|code|description|str) ?= ?\Z"
     r"|['\"](?:\w{1,30}_)?(?:message|reason|e?msg|errmsg|details?|code|type|desc|description|error|info|summary|title)['\"]: ?\Z"
@@ -306,7 +308,7 @@ _BEFORE_TEXT = re.compile(
     # An error with several arguments prints them as a tuple.
     r"|\A\((?:b?['\"][^'\"\n]{0,60}['\"], )?\Z"
 )
-# After these a sentence may be quoted: what another side said.
+# A sentence quoted after these is another system's message.
 _BEFORE_SENTENCE = re.compile(
     r": \[\Z|[\w)] \(\Z|(?i:\b(?:returned|said|says|answered|replied|responded|because|reason"
     r"|message|error|details?|failed)(?: with)?:? )\Z"
@@ -316,20 +318,22 @@ _IS_STATUS = re.compile(r"[1-5]\d\d [A-Z]")
 
 
 def normalise(message: str, *, keep_names: bool = False, replaced: list[tuple[str, str]] | None = None) -> str:
-    """The message in one line, with every variable part as `<number>`, `<uuid>`, `<url>` … in its place.
+    """Return the message in one line, with each variable part replaced by `<number>`, `<uuid>`, `<url>` …
 
-    `keep_names`: quoted words that could be names in code stay. `replaced` is given what was replaced: (name, text).
+    `keep_names`: keep quoted words that could be names in code. `replaced`: receives the replacements, (name, text).
     """
     plain = _normalised(_without_quotations(without_documents(message[:MOST_MESSAGE])), keep_names, replaced, 0)
-    # A list of three ids is the same as a list of two.
+    # Lists of three and of two ids are the same.
     return " ".join(_REPEATED.sub(r"\1", plain).split())
 
 
 def unify_placeholders(plain: str) -> str:
-    """A normalised message with one placeholder for all: a tenant is once a word, once an address, once a number."""
+    """Return a normalised message with one placeholder for all kinds: a tenant may be a word, an address or a
+    number.
+    """
     plain = _LIST.sub("<value>", _SIDE_BY_SIDE.sub("<value>", _KIND.sub("<value>", plain)))
     plain = _JOINED.sub("-<value>", _SIDE_BY_SIDE.sub("<value>", plain))
-    # One bad row of an upload is the same as two.
+    # One bad row of an upload and two are the same.
     if ", " in plain:
         parts = {part.strip("{}[]()"): part for part in reversed(plain.split(", "))}
         plain = ", ".join(reversed(parts.values()))
@@ -340,7 +344,9 @@ _CAPITALS_BEFORE = re.compile(r"(?<!\w)[A-Z]{1,6}\Z")
 
 
 def _is_code(start: int, message: str, end: int) -> bool:
-    """Return whether the word there has the form of an error's code, and the words before it announce one: `error E1001`."""
+    """Return whether the word there has the form of an error code and is announced by the words before it: `error
+    E1001`.
+    """
     return _IS_CODE.match(message, start, end) is not None and (
         _BEFORE_CODE.search(message, max(0, start - 40), start) is not None
     )
@@ -397,7 +403,7 @@ def _normalised(message: str, keep_names: bool, replaced: list[tuple[str, str]] 
     return _worth_trying(message).sub(placeholder, message)
 
 
-# What a message adds to itself: a line of the input with a mark under it, values of a row, a guess of what was meant.
+# Additions to a message: an input line with a mark under it, values of a row, a suggestion.
 _POINTED_AT = re.compile(r"(?m)^(?:LINE \d{1,9}: )?[^\n]{0,2000}\n[ \t]{0,2000}\^+[~^]*[ \t]*$\n?")
 _VALUES = (
     ("[parameters: ", re.compile(r"(?s)(\[parameters: ).{0,4000}?\](?=\n|\Z)"), r"\1<values>]"),

@@ -1,8 +1,8 @@
-"""Jobs and errors in a block pasted from a log: the ids of the jobs, and each error as a message has it.
+"""Jobs and errors in text pasted from a log: job ids, and each error in the form of a message.
 
-Read where a search for the block itself found nothing: a line of a worker's log has more around its error than the
-error, a traceback has its error in its last line, and a `repr` or JSON writes the end of a line as `\\n`. What is
-found here is only offered, never searched for in its place. Reading costs time linear in the text.
+Used if a search for the text itself found nothing: a log line has more around its error, a traceback has its error in
+the last line, and `repr` or JSON writes a line break as `\\n`. Results are only suggested, never searched instead.
+Linear in the text.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-MOST_READ = 20_000  # characters at the beginning, and at the end
+MOST_READ = 20_000  # characters at the start and at the end
 _MOST_IDS, _MOST_ERRORS, _MOST_NAMED = 5, 5, 3
-_LONGEST = 400  # characters of an error: what follows tells no more
+_LONGEST = 400  # characters of an error; the rest adds nothing
 
 _UUID = re.compile(r"(?<![\w-])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?:-\d{1,4})?(?![\w-])")
 # `Task shop.hooks.send[id] received`, `Hard time limit (300s) exceeded for shop.send[id]`, `shop.send[id]: text`
 _BRACKETED = re.compile(
     r"(?:\b(?:[Tt]ask|for) (?P<task>[^\s\[\]]{1,255})|(?P<name>[\w.-]{1,255}\.\w{1,255}))\[(?P<id>[^\s\[\]]{4,255})\]"
 )
-# The date, level, logger … before what a line says.
+# Date, level, logger … before a line's message.
 _HEAD = re.compile(
     r"[^\n]{0,200}?\b(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b(?:/[\w-]{1,60})?[\])]?[\s:|-]{0,10}"
 )
 _JOB = re.compile(r"(?:[Tt]ask )?[^\s\[\]]{1,255}\[[^\s\[\]]{4,255}\]:? ?(?:raised (?:un)?expected: |retry: )?")
 _AGAIN = re.compile(r"Retry (?:in|at) [^\n]{1,60}?: (?=\S)")
 _FRAME = re.compile(r'File "[^"\n]{1,1000}", line \d{1,9}(?:, in (?:<\w+>|[\w.]+))?')
-# A new line of the log, or another traceback: no error goes on there.
+# A new log line or another traceback: no error continues there.
 _STOP = re.compile(
     r"\n\s*\n|\n\[?\d{4}-\d\d-\d\d[ T]|\n?Traceback \(most recent call last\)|\n[A-Z]+[:/]|During handling of the above"
     r"|The above exception was"
@@ -44,14 +44,12 @@ _END_OF_STRING = re.compile(r'(?<!\\)"\s*(?:\}|,\s*")')
 @dataclass(frozen=True, slots=True)
 class Pasted:
     job_ids: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()  # the likeliest first
-    tasks: tuple[str, ...] = ()  # named beside a job's id
+    errors: tuple[str, ...] = ()  # most likely first
+    tasks: tuple[str, ...] = ()  # next to a job's id
 
 
 def read(text: str) -> Pasted:
-    """Return the ids, errors and tasks in a pasted text. An `error` is a part of it, with its escapes read; nothing is
-    made up.
-    """
+    """Return the ids, errors and tasks in a pasted text. Errors are parts of the text, with escapes resolved."""
     if len(text) > 2 * MOST_READ:
         text = f"{text[:MOST_READ]}\n\n{text[-MOST_READ:]}"
     named = list(_BRACKETED.finditer(text))
@@ -67,16 +65,16 @@ def read(text: str) -> Pasted:
 
 
 def error_name(error: str) -> str:
-    """The class that an error begins with; "" where it begins with none."""
+    """Return the class at the start of an error; "" if there is none."""
     found = _NAME.match(error)
     return found[1] if found and _is_error(found[1], error[found.end() : found.end() + 1]) else ""
 
 
-# -- the parts of it -----------------------------------------------------------------------------------------------
+# -- parts of a text ------------------------------------------------------------------------------------------------
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """The text with its escapes read; of a line of JSON, what its values say, those with a traceback first."""
+    """Yield the text with escapes resolved; for JSON lines, their string values, those with a traceback first."""
     values = [value for line in text.strip().splitlines()[:20] for value in _texts_in_json(line)]
     yield from sorted(values, key=lambda value: "Traceback" not in value)[:_MOST_ERRORS]
     if values:
@@ -86,7 +84,7 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def _first_error(text: str) -> int:
-    """Return where the traceback begins in JSON that was cut off."""
+    """Return where the traceback starts in truncated JSON."""
     return max(text.find("Traceback (most"), 0)
 
 
@@ -120,7 +118,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _errors(block: str) -> Iterator[str]:
-    """Parts of a block that may be its error."""
+    """Yield parts of a block that may be its error."""
     frames = list(_FRAME.finditer(block))
     if frames:
         yield from _after(block[frames[-1].end() :])
@@ -139,21 +137,21 @@ def _errors(block: str) -> Iterator[str]:
 
 
 def _after(last: str) -> Iterator[str]:
-    """The error that stands below the last frame: with all its lines, and its first line alone."""
+    """Yield the error below the last frame: all lines, and the first line alone."""
     lines = last.split("\n")
-    # Below a frame stands its code, indented; the error is not.
+    # A frame's code follows it, indented; the error is not indented.
     below = [n for n, line in enumerate(lines) if n and line.strip() and not line[0].isspace()]
     if below:
         error = _STOP.split("\n".join(lines[below[0] :]), maxsplit=1)[0]
     else:
-        # A field of one line made one line of all of it: code is kept apart by several blanks, the error by one.
+        # Line breaks were joined: several blanks separate code, one blank the error.
         error = next((last[at:] for at in _find_error_names(last)), last.split("  ")[-1])
     yield error
     yield error.partition("\n")[0]
 
 
 def _find_error_names(text: str) -> Iterator[int]:
-    """Return the places of errors' names in a text, with their messages behind them."""
+    """Yield the positions of error names that are followed by a message."""
     for found in _NAME.finditer(text):
         if _is_error(found[1], text[found.end() : found.end() + 1]):
             yield found.start()

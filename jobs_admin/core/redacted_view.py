@@ -1,8 +1,9 @@
-"""Views of a JSON value, piece by piece. Of a raw message each piece is redacted when it is read: 5 MB open at once.
+"""Views of a JSON value, piece by piece.
 
-Both kinds of piece answer the same questions. `Plain` is for what is redacted already (the display copy) and for input
-that was just typed; `Veiled` is for a message's own values, and shows of them what `redact` would show of the complete
-message.
+A raw message's pieces are redacted when read, so a 5 MB message opens at once.
+
+Both kinds of piece have the same interface. `Plain` is for values already redacted (the display copy) and input just
+typed; `Veiled` is for a message's own values, and shows what `redact` would show of the complete message.
 """
 
 from __future__ import annotations
@@ -15,38 +16,40 @@ from typing import Any, Protocol
 
 from jobs_admin.core.redaction import PLACEHOLDER, SHORTEST, TOO_DEEP, elements, fields, hides_all, redact
 
-# A secret that straddles the end of what is shown is recognised by what follows.
+# A secret cut off at the end of the shown text is recognised by the text after it.
 _SLACK = 4_096
 
 
 class Piece(Protocol):
     """A value: a scalar, or a list or mapping with entries."""
 
-    size: int  # entries, or characters of a text
-    is_branch: bool  # a list or a mapping whose entries may be seen
+    size: int  # number of entries, or characters of a text
+    is_branch: bool  # a list or mapping whose entries may be shown
 
     @property
     def kind(self) -> str:
         """text, number, boolean, null, list, object, hidden."""
 
     def entries(self, start: int = 0) -> Iterator[tuple[str, Piece]]:
-        """(name or place, piece) from number `start` (from 0) on; none of a scalar."""
+        """Yield (name or index, piece) from entry `start`, counted from 0; nothing for a scalar."""
 
     def text(self, longest: int | None = None) -> str:
-        """A scalar's words: of a text at most `longest` characters, of another its JSON; "" of a list or mapping."""
+        """Return a scalar as text: at most `longest` characters of a text, JSON of other values; "" for a list or
+        mapping.
+        """
 
     def holds(self, words: str) -> bool:
-        """Return whether a scalar's words hold these, which are in lower case."""
+        """Return whether a scalar's text contains these words, given in lower case."""
 
     def same(self, other: Piece) -> bool:
-        """Return whether both stand for one JSON value: `1`, `1.0` and `true` are three."""
+        """Return whether both have the same JSON value: `1`, `1.0` and `true` differ."""
 
     def digest(self) -> str:
-        """The same of two pieces that are the `same`, and else another; reveals nothing of the value."""
+        """Return a digest that is equal exactly for pieces that are the `same`; it reveals nothing of the value."""
 
 
 class Plain:
-    """A piece of a value that may be shown as it is."""
+    """A piece of a value that may be shown unchanged."""
 
     __slots__ = ("is_branch", "size", "value")
 
@@ -81,7 +84,7 @@ class Plain:
 
 
 class Veiled:
-    """A piece of a raw value, `depth` levels down. What must not be shown never leaves it."""
+    """A piece of a raw value at level `depth`. Hidden parts are never returned."""
 
     __slots__ = ("_depth", "_mark", "_value", "is_branch", "size")
 
@@ -97,7 +100,7 @@ class Veiled:
             return "hidden"
         if _is_plain(self._value):
             return kind_of(self._value)
-        # Whether something in a text is hidden is looked for where it is asked, and where a page shows it.
+        # Texts are only searched for secrets when read, and when a page shows them.
         if isinstance(self._value, str | int | float) and is_hidden_text(self.text(1_000)):
             return "hidden"
         return kind_of(self._value)
@@ -123,7 +126,7 @@ class Veiled:
         return _words(redact(value)[0], longest) if not isinstance(value, list | dict) else ""
 
     def holds(self, words: str) -> bool:
-        # Most hold nothing of it, and that is known without hiding; what is told is told of what may be shown.
+        # Most texts do not match, which is known without redaction; a match is confirmed in the redacted text.
         return not self._mark and words in _words(self._value, None).lower() and words in self.text().lower()
 
     def same(self, other: Piece) -> bool:
@@ -134,7 +137,7 @@ class Veiled:
 
 
 def build_display(piece: Piece) -> Any:
-    """The whole value as it may be shown, to be written as JSON."""
+    """Return the complete displayable value, to be written as JSON."""
     kind = piece.kind
     if kind == "object":
         return {name: build_display(inner) for name, inner in piece.entries()}
@@ -146,7 +149,9 @@ def build_display(piece: Piece) -> Any:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether `redact` leaves it as it is, known without asking: a message of megabytes is mostly such."""
+    """Return whether `redact` leaves the value unchanged, without calling it: large messages consist mostly of such
+    values.
+    """
     return value is None or isinstance(value, float) or (isinstance(value, int) and value < 10**SHORTEST)
 
 
@@ -160,7 +165,7 @@ def kind_of(value: object) -> str:
 
 
 def is_hidden_text(text: str) -> bool:
-    """Return whether something in it was hidden."""
+    """Return whether part of the text was hidden."""
     return PLACEHOLDER in text or text == TOO_DEEP
 
 
@@ -179,7 +184,7 @@ def _digest(value: Any) -> str:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Without recursion: values nested as deep as JSON can be read are compared too."""
+    """Compare without recursion, so that values of any nesting that JSON can parse are compared."""
     waiting = [(one, other)]
     while waiting:
         one, other = waiting.pop()
@@ -195,6 +200,6 @@ def _same(one: Any, other: Any) -> bool:
             if len(one) != len(other):
                 return False
             waiting.extend(zip(one, other, strict=True))
-        elif one != other if not isinstance(one, float) else repr(one) != repr(other):  # -0.0 is another JSON than 0.0
+        elif one != other if not isinstance(one, float) else repr(one) != repr(other):  # -0.0 and 0.0 differ as JSON
             return False
     return True

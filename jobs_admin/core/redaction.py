@@ -1,9 +1,9 @@
-"""Hides secrets in arguments, headers, messages and tracebacks, before they leave the worker.
+"""Redaction of secrets in arguments, headers, messages and tracebacks before they leave the worker.
 
-Two rules, both visible in the result as `[redacted]`: the name of a field says that its value is a secret
-(`password`, `api_key`, `Authorization` …: `secret_names`, in texts `named_secrets`), or the value looks like one that
-everybody knows (a JWT, an AWS key, a private key, the password inside a URL …: `secret_looks`). The raw message is kept
-apart and is not touched by this. All of it is linear in the length of the text.
+Two rules, both visible as `[redacted]`: a field's name marks its value as secret (`password`, `api_key`,
+`Authorization` …: `secret_names`, in texts `named_secrets`), or the value has a known form (a JWT, an AWS key, a
+private key, the password in a URL …: `secret_looks`). The raw message is stored separately and not changed. All of it
+is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = [
 
 TOO_DEEP = "[nested too deep]"
 DEEPEST = 100
-SHORTEST = 13  # characters of the shortest secret that is known by its look alone: a card number
+SHORTEST = 13  # characters of the shortest secret recognised by form alone: a card number
 
-# A number is no secret where the name tells of an amount: `max_tokens`, `session_count`.
+# A number is no secret if the name is an amount: `max_tokens`, `session_count`.
 _AMOUNT = re.compile(r"(?:max|min|num|total|prompt|completion)|(?:count|limit|used|tokens|sessions|timeout|age|size)\Z")
 _NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
-# `{"name": "password", "value": …}` and its like.
+# `{"name": "password", "value": …}` and similar.
 _NAMING = frozenset({"name", "key", "field", "header", "param", "parameter", "k", "variable"})
 _NAMED_SO = frozenset({"value", "val", "v", "content", "data", "default"})
-# What one field says of others of its object: of a Secret of Kubernetes, of a JSON Web Key.
+# Fields that mark others of their object as secret: Kubernetes Secrets, JSON Web Keys.
 _NAMED_BY = {
     "kind": frozenset({"data", "stringdata"}),
     "kty": frozenset({"d", "p", "q", "dp", "dq", "qi", "k"}),
@@ -51,13 +51,13 @@ _NAMED_BY = {
 _NAMED_BY |= dict.fromkeys(_NAMING, _NAMED_SO)
 _NONE: frozenset[str] = frozenset()
 _NO_PLACES: frozenset[int] = frozenset()
-_LONGEST_COMMAND = 100  # elements of a list that may be a command and its options
+_LONGEST_COMMAND = 100  # elements of a list that may be a command with options
 _MARK = re.compile("[=:：＝]|[A-Za-z] [0-9]")
 _BRANCHES = (dict, list, tuple)
 
 
 def redact(value: object) -> tuple[object, int]:
-    """A copy of JSON-like `value` without secrets, and how many were hidden. Never changes `value` itself."""
+    """Return a copy of JSON-like `value` without secrets, and the number hidden. Never changes `value`."""
     return _redacted(value, 0)
 
 
@@ -95,12 +95,12 @@ def _redacted(value: object, depth: int) -> tuple[object, int]:
 
 
 def hides_all(value: object, depth: int) -> bool:
-    """Return whether `redact` shows nothing of a list or mapping that lies so deep."""
+    """Return whether `redact` hides a list or mapping at this depth completely."""
     return depth >= DEEPEST and isinstance(value, _BRANCHES)
 
 
 def fields(value: dict[Any, object]) -> Iterator[tuple[str, object, bool]]:
-    """(name to show, raw value, whether it is hidden) of each field, as `redact` decides."""
+    """Yield (displayable name, raw value, whether it is hidden) of each field, as `redact` decides."""
     named = _named_by_others(value)
     for name, inner in value.items():
         judged = _judged(name)
@@ -111,15 +111,15 @@ def fields(value: dict[Any, object]) -> Iterator[tuple[str, object, bool]]:
 
 
 class _Judged(NamedTuple):
-    """The judgement of a field's name."""
+    """Classification of a field's name."""
 
     name: str
     is_secret: bool
-    may_be_key: bool  # it is one if its value was drawn
-    shown: str  # the name as it may be shown
-    hidden: int  # how many secrets that leaves out
+    may_be_key: bool  # a key if its value looks random
+    shown: str  # displayable name
+    hidden: int  # number of secrets hidden in the name
     lower: str
-    names: frozenset[str]  # the fields that its value may name secret
+    names: frozenset[str]  # fields that its value may mark as secret
 
     def hides(self, value: object, named: frozenset[str]) -> bool:
         if self.is_secret or (named and self.lower in named):
@@ -128,7 +128,7 @@ class _Judged(NamedTuple):
 
 
 def _judged(name: str) -> _Judged:
-    # The same few names stand in every job of a task, and in every entry of a long list.
+    # Return the classification, cached: all jobs of a task, and all entries of a list, have the same few names.
     return _remembered(name) if len(name) <= 100 else _judge(name)
 
 
@@ -143,20 +143,20 @@ _remembered = lru_cache(maxsize=2048)(_judge)
 
 
 def elements(value: list[object]) -> Iterator[tuple[object, bool]]:
-    """(raw value, whether it is hidden) of each element, as `redact` decides."""
+    """Return (raw value, whether it is hidden) of each element, as `redact` decides."""
     hidden = frozenset({1}) if _is_secret_pair(value) else _option_values(value)
     return ((inner, place in hidden) for place, inner in enumerate(value))
 
 
 def _is_secret_pair(value: list[object] | tuple[object, ...]) -> TypeGuard[list[str]]:
-    """`["password", …]`: a field written as a list."""
+    """Return whether this is `["password", …]`, a field written as a list."""
     if len(value) != 2 or not isinstance(value[0], str):
         return False
     return is_secret_name(value[0]) and _is_revealing(value[0], value[1])
 
 
 def _option_values(value: list[Any] | tuple[Any, ...]) -> frozenset[int]:
-    """Return the places of secrets in a list that is a command: `["deploy", "--token", "…"]`."""
+    """Return the indexes of secrets in a command written as a list: `["deploy", "--token", "…"]`."""
     for inner in value[:_LONGEST_COMMAND]:
         if isinstance(inner, str) and inner[:1] == "-":
             break
@@ -172,13 +172,15 @@ def _option_values(value: list[Any] | tuple[Any, ...]) -> frozenset[int]:
         together = json.loads(joined)
     except ValueError:
         together = []
-    if len(together) != len(words):  # something hidden reaches over several
+    if len(together) != len(words):  # a secret spans several elements
         together = [word if word and json.dumps(word, ensure_ascii=False) in joined else None for word in words]
     return frozenset(n for n, word in enumerate(words) if word and together[n] != redact_text(word)[0])
 
 
 def _named_by_others(value: dict[object, object]) -> frozenset[str]:
-    """The fields, in lower case, that another field of this object names a secret: `{"name": "password", "value": …}`."""
+    """Return the fields, in lower case, that another field of the object marks as secret: `{"name": "password",
+    "value": …}`.
+    """
     for name, inner in value.items():
         if isinstance(inner, str) and isinstance(name, str):
             names = _judged(name).names
@@ -188,14 +190,14 @@ def _named_by_others(value: dict[object, object]) -> frozenset[str]:
 
 
 def _is_revealing(name: str, value: object) -> bool:
-    """Return whether the value gives the secret away. Nothing, true and false do not, and explain many failures."""
+    """Return whether the value is a secret. Empty values, true and false are not, and they explain many failures."""
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return False
     return not (isinstance(value, int | float) and _AMOUNT.search(_NOT_ALPHANUMERIC.sub("", name.lower())))
 
 
 def redact_text(text: str) -> tuple[str, int]:
-    """`text` without secrets, and how many were hidden."""
+    """Return `text` without secrets, and the number hidden."""
     if len(text) < SHORTEST and _MARK.search(text) is None:
         return text, 0
     text, keys = without_private_keys(text)
@@ -208,18 +210,17 @@ def redact_text(text: str) -> tuple[str, int]:
     return text, keys + named + forms
 
 
-# Secrets that a job's own arguments name, wherever its error repeats them: `login('bob', 'hunter2-x')` under
-# `password: hunter2-x`.
+# Secrets named in a job's arguments and repeated in its error: `login('bob', 'hunter2-x')` with `password: hunter2-x`.
 
 MOST_VALUES = 20
 _MOST_NAMED_READ = 2_000  # fields and elements
 _DEEPEST_NAMED = 20
 _SHORTEST, _LONGEST = 6, 4_096  # characters of a value
 _SHORTEST_NUMBER, _SHORTEST_WORD, _SHORTEST_PHRASE = 9, 20, 16
-# Of a longer text so much of its beginning and end is searched: more than is shown of one.
+# Parts of a longer text that are searched, at its start and end: more than is shown.
 _HEAD, _TAIL = 60_000, 120_000
 
-# What a field with a secret's name may hold that is none, and that explains failures: an address, a path, a name of code, a time.
+# Values of fields with a secret's name that are no secrets and explain failures: a URL, a path, an identifier, a time.
 _PLAIN = re.compile(
     r"""(?x) [a-z][a-z0-9+.-]*://[^\s@?]*                     # `token_url`
     | \.{0,2}/[^\s?]*                                          # `secret_path`
@@ -233,7 +234,7 @@ _PLAIN = re.compile(
 
 
 def named_values(*values: object) -> tuple[str, ...]:
-    """Up to MOST_VALUES texts that stand under secret names in JSON-like values, the longest first; none that is a plain word."""
+    """Return up to MOST_VALUES texts under secret names in JSON-like values, longest first, without plain words."""
     found: dict[str, None] = {}
     reading = _Reading()
     for value in values:
@@ -246,7 +247,9 @@ def named_values(*values: object) -> tuple[str, ...]:
 
 
 def without_values(text: str, values: tuple[str, ...]) -> tuple[str, int]:
-    """`text` without those values, also as a URL, JSON or a repr writes them, and how many places were hidden."""
+    """Return `text` without those values, also as a URL, JSON or a repr writes them, and the number of places
+    hidden.
+    """
     if not values or not text:
         return text, 0
     if len(text) > _HEAD + _TAIL:
@@ -257,12 +260,12 @@ def without_values(text: str, values: tuple[str, ...]) -> tuple[str, int]:
     if not present:
         return text, 0
     forms = "|".join(map(re.escape, sorted(present, key=len, reverse=True)))
-    # Behind a backslash a letter is part of an escape: `\nhunter2`.
+    # A letter after a backslash is part of an escape: `\nhunter2`.
     return re.subn(rf"(?:(?<![^\W_])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{{2}}))(?:{forms})(?![^\W_])", PLACEHOLDER, text)
 
 
 class _Reading:
-    """The number of values that may still be read, over all branches."""
+    """Limit of values read, over all branches."""
 
     def __init__(self) -> None:
         self.left = _MOST_NAMED_READ
@@ -284,7 +287,8 @@ def _named_values(value: object, reading: _Reading, depth: int, *, is_hidden: bo
     elif isinstance(value, dict):
         first = {str(name): inner for name, inner in islice(value.items(), _MOST_NAMED_READ)}
         for name, inner, hides in fields(first):
-            # Of an object that is hidden whole, `{"credentials": {"user": …, "password": …}}`, what is named so itself.
+            # In an object hidden as a whole, `{"credentials": {"user": …, "password": …}}`, only fields with a secret's
+            # name.
             yield from _named_values(inner, reading, depth + 1, is_hidden=hides or (is_hidden and is_secret_name(name)))
     elif isinstance(value, list | tuple):
         for inner, hides in elements(list(value[:_MOST_NAMED_READ])):
@@ -292,7 +296,7 @@ def _named_values(value: object, reading: _Reading, depth: int, *, is_hidden: bo
 
 
 def _is_unmistakable(value: str) -> bool:
-    """Return whether a value is a secret wherever it stands: long enough, and nothing that a job may say otherwise."""
+    """Return whether a value is a secret wherever it appears: long enough, and no ordinary text of a job."""
     if not _SHORTEST <= len(value) <= _LONGEST or PLACEHOLDER in value or value != value.strip():
         return False
     if value.isdigit():
@@ -305,6 +309,6 @@ def _is_unmistakable(value: str) -> bool:
 
 
 def _spellings(value: str) -> set[str]:
-    # A text of Python may hold half a pair of surrogates, which no URL can.
+    # Return the value's spellings. A Python text may contain a lone surrogate, which a URL cannot.
     in_url = (quote(value, safe="", errors="replace"), quote_plus(value, errors="replace"))
     return {value, *in_url, json.dumps(value)[1:-1], repr(value)[1:-1]}

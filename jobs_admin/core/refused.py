@@ -1,10 +1,10 @@
-"""Two answers of every act and of every reading of one thing: refused, with nothing changed; and not found."""
+"""Exceptions of all actions and lookups: refused, with nothing changed; and not found."""
 
 from __future__ import annotations
 
 from typing import Any
 
-_INVALID = 422  # of every code that is not named here: the caller's input is to blame
+_INVALID = 422  # for codes not listed here: invalid input
 _STATUS = {
     "forbidden": 403,
     "read_only": 403,
@@ -23,9 +23,9 @@ _STATUS = {
 
 
 class Refused(Exception):
-    """Nothing was changed. `code` is for programs, `message` for people, `field` names the input to blame.
+    """Nothing was changed. `code` is for programs, `message` for people, `field` names the invalid input.
 
-    `details`: further fields of the API's answer, such as `problems`: all that is wrong with a document.
+    `details`: more fields of the API's response, such as `problems`, all errors of a document.
     """
 
     def __init__(self, code: str, message: str, field: str | None = None, **details: Any) -> None:
@@ -34,9 +34,9 @@ class Refused(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status of the answer."""
+        """HTTP status of the response."""
         return _STATUS.get(self.code, _INVALID)
 
 
 class NotFound(Exception):
-    """The object is missing or hidden from the viewer: the text does not say which. The text is for people."""
+    """The object is missing or hidden from the viewer; the message, for people, does not distinguish these."""

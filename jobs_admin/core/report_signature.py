@@ -1,7 +1,7 @@
 """Signatures of reports: HMAC-SHA256 with a key that the desk shares with the workers of one source.
 
 key = SigningKey.parse("redrive.shop.3f9a1c2e77d0.…")
-entry = sign(entry, key)     # in the worker, once the report is as it leaves the process
+entry = sign(entry, key)     # in the worker, on the final report
 is_signed_with(entry, key)   # on the desk
 """
 
@@ -27,12 +27,12 @@ _ID = re.compile(r"[0-9a-f]{12}")
 
 
 class BadSourceKey(ValueError):
-    """The text is no key of a source. The message gives the reason without the text; nothing was changed."""
+    """The text is not a source key. The message gives the reason without the text; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A source's key. `str(key)` is the secret text that workers are given."""
+    """Key of a source. `str(key)` is the secret text for workers."""
 
     source: str
     id: str
@@ -58,18 +58,18 @@ class SigningKey:
 
 
 def is_key_id(text: str) -> bool:
-    """Return whether a source's key can have this id."""
+    """Return whether this is a valid id of a source key."""
     return _ID.fullmatch(text) is not None
 
 
 def sign(entry: Mapping[bytes, bytes], key: SigningKey) -> dict[bytes, bytes]:
-    """Return the entry with the id of the key and the signature over all of its fields."""
+    """Return the entry with the key's id and a signature over all fields."""
     named = {**entry, KEY: key.id.encode()}
     return {**named, SIGNATURE: _signature(named, key)}
 
 
 def is_signed_with(entry: Mapping[bytes, bytes], key: SigningKey) -> bool:
-    """Return whether the entry is signed with this key and was not changed since."""
+    """Return whether the entry is signed with this key and unchanged since."""
     return hmac.compare_digest(entry.get(SIGNATURE, b""), _signature(entry, key))
 
 
@@ -77,7 +77,7 @@ def _signature(entry: Mapping[bytes, bytes], key: SigningKey) -> bytes:
     mac = hmac.new(key.secret, _PURPOSE, hashlib.sha256)
     _add(mac, key.source.encode())
     for name in sorted(entry):
-        # The desk adds when and why a job was lost, which its dead worker could not sign.
+        # The desk adds the time and reason of a lost job, which the dead worker could not sign.
         if name not in (SIGNATURE, LOST):
             _add(mac, name)
             _add(mac, entry[name])
@@ -85,6 +85,6 @@ def _signature(entry: Mapping[bytes, bytes], key: SigningKey) -> bytes:
 
 
 def _add(mac: hmac.HMAC, part: bytes) -> None:
-    """Add a part with its length, so that no two entries give the same text."""
+    """Add a part with its length, so that different entries never give the same input."""
     mac.update(len(part).to_bytes(8, "big"))
     mac.update(part)

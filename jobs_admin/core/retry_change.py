@@ -1,4 +1,4 @@
-"""A change of retries that wait: an earlier moment for all, another curve, or another number of attempts."""
+"""Change of waiting retries: an earlier due time, another backoff curve, or another number of attempts."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from jobs_admin.core import backoff
 from jobs_admin.core.policy import MOST_ATTEMPTS, Policy, parse
 from jobs_admin.core.refused import Refused
 
-_CURVE = ("backoff", "cap_s", "jitter")  # of a policy: in its words
+_CURVE = ("backoff", "cap_s", "jitter")  # of a policy, in its terms
 _LATEST_S = 400 * 86_400.0  # from now
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of a retry that waits. None keeps what it has."""
+    """Change of a waiting retry. None leaves a value unchanged."""
 
-    due_at: float | None = None  # seconds since 1970
-    curve: Policy | None = None  # of which only backoff, cap and jitter count
+    due_at: float | None = None  # Unix seconds
+    curve: Policy | None = None  # only backoff, cap and jitter are used
     max_attempts: int | None = None
-    curve_document: Mapping[str, Any] | None = None  # the curve as it was asked for
+    curve_document: Mapping[str, Any] | None = None  # the curve as requested
 
     @property
     def moves(self) -> bool:
         return self.due_at is not None or self.curve is not None
 
     def due(self, job: int, attempts: int, failed_at: float, now: float) -> float | None:
-        """Return when attempt number `attempts` + 1 is due, seconds since 1970; never before `now`. None: it stays as it is.
+        """Return the due time of attempt `attempts` + 1 in Unix seconds, never before `now`. None: unchanged.
 
-        `job` names it: its place in the jitter is the same whenever it is asked for, so that what was previewed is what is done.
+        `job` determines its jitter, which is the same at every call, so that a preview equals the result.
         """
         if self.due_at is not None:
             return max(now, self.due_at)
@@ -42,17 +42,17 @@ class Change:
         return max(now, failed_at + backoff.delay(self.curve, attempts, lambda: _draw(job, attempts)))
 
     def may_have(self, attempts: int) -> bool:
-        """Return whether a job that has made `attempts` attempts may be given this change: it needs one more."""
+        """Return whether this change is possible for a job with `attempts` attempts: it needs one more."""
         return self.max_attempts is None or self.max_attempts > attempts
 
     def document(self) -> dict[str, Any]:
-        """JSON that `read` reads as the same change."""
+        """Return JSON that `read` parses to the same change."""
         at = None if self.due_at is None else datetime.fromtimestamp(self.due_at, timezone.utc).isoformat()
         return {"due_at": at, "curve": self.curve_document, "max_attempts": self.max_attempts}
 
 
 def read(document: object, now: float) -> Change:
-    """`{"due_at": ISO 8601 or "now", "curve": {"backoff", "cap_s", "jitter"}, "max_attempts"}`, each as it is wanted.
+    """Parse `{"due_at": ISO 8601 or "now", "curve": {"backoff", "cap_s", "jitter"}, "max_attempts"}`; all are optional.
 
     Raises Refused.
     """
@@ -121,6 +121,6 @@ def _attempts(value: object) -> int:
 
 
 def _draw(job: int, attempts: int) -> float:
-    """From 0 up to, not including, 1."""
+    """Return a number in [0, 1)."""
     made = hashlib.blake2b(f"{job}:{attempts}".encode(), digest_size=7).digest()
     return (int.from_bytes(made, "big") >> 3) / 2**53

@@ -1,10 +1,9 @@
-"""Times of retries, if every attempt failed at once: their distributions, totals of a policy, and the herds of many jobs.
+"""Times of retries if every attempt fails at once: distributions, totals of a policy, and the herds of many jobs.
 
-Computed, not drawn: a picture of it does not flicker while someone types. The wait of each attempt is uniform, and adding
-a uniform wait to a distribution is a difference of its integral, which is exact at every point of the new grid. Whole
-seconds (celery, sidekiq) are treated as if every fraction were possible, half a step to either side. A wait of a
-decorrelated backoff depends on the wait before; its distributions are those of `_PATHS` paths, drawn with a fixed seed in
-equal layers.
+Computed, not sampled, so a chart does not flicker while someone types. The delay of each attempt is uniform; adding a
+uniform delay to a distribution is a difference of its integral, which is exact at each point of the new grid. Whole
+seconds (celery, sidekiq) are treated as continuous, half a step to either side. In a decorrelated backoff each delay
+depends on the previous one; its distributions come from `_PATHS` paths, sampled with a fixed seed in equal strata.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ from jobs_admin.core import backoff
 from jobs_admin.core.backoff import TIMES, Spread, schedule, spread
 from jobs_admin.core.policy.shape import Policy
 
-MOST_RETRIES = 48  # laws are made of so many retries, and a picture shows so many
+MOST_RETRIES = 48  # maximum retries with a distribution, and in a chart
 _CELLS = 256
-_UNLIKELY = 1e-9  # what is beyond this share at either end is cut off, so that the grid lies where something happens
-_NARROW = 1e-6  # of the law's own width: so little a spread is only a shift
-_LIKE_NORMAL = 12  # uniform waits with the same mean and variance stand for any number of smaller ones
+_UNLIKELY = 1e-9  # tails below this share at either end are cut off, to keep the grid fine
+_NARROW = 1e-6  # of the distribution's width: a smaller spread only shifts it
+_LIKE_NORMAL = 12  # uniform delays with the same mean and variance that replace any number of smaller ones
 _PATHS, _LEAST_PATHS = 4_096, 256
 _DRAWS = 32_768
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """The distribution of a time in seconds: a distribution function on an even grid, straight in between."""
+    """Distribution of a time in seconds: a distribution function on an even grid, linear in between."""
 
     start: float
-    cell: float = 0.0  # width of one cell; 0: it is certain to be `start`
-    shares: tuple[float, ...] = (1.0,)  # of times up to each point of the grid
-    _areas: tuple[float, ...] = field(default=(0.0,))  # integral of the function up to each point
+    cell: float = 0.0  # width of a cell; 0: the time is exactly `start`
+    shares: tuple[float, ...] = (1.0,)  # share of times up to each point of the grid
+    _areas: tuple[float, ...] = field(default=(0.0,))  # integral of the distribution function up to each point
 
     @property
     def end(self) -> float:
         return self.start + self.cell * (len(self.shares) - 1)
 
     def share_until(self, at: float) -> float:
-        """The share of times before `at`."""
+        """Return the share of times before `at`."""
         if at <= self.start:
             return 0.0
         if at >= self.end:
@@ -56,7 +55,7 @@ class Law:
         return self.shares[i] + (place - i) * (self.shares[i + 1] - self.shares[i])
 
     def quantile(self, share: float) -> float:
-        """The time before which so large a share of times lies."""
+        """Return the time below which this share of times is."""
         i = bisect_left(self.shares, share)
         if i == 0 or not self.cell:
             return self.start
@@ -65,7 +64,7 @@ class Law:
         return self.start + self.cell * (i - 1 + ((share - low) / (high - low) if high > low else 1.0))
 
     def later(self, wait: Spread) -> Law:
-        """The law of this time and a wait together."""
+        """Return the distribution of this time plus a delay."""
         half = (wait.most - wait.least) / wait.steps / 2 if wait.steps else 0.0
         least, most = wait.least - half, wait.most + half
         if most - least <= _NARROW * (self.end - self.start) or most == least:
@@ -89,7 +88,7 @@ class Law:
 
 
 def laws(policy: Policy) -> tuple[Law, ...]:
-    """Return when retries 1, 2 … start: that of retry n is the time after n waits. At most MOST_RETRIES."""
+    """Return the distributions of the starts of retries 1, 2 …: retry n starts after n delays. At most MOST_RETRIES."""
     retries = min(policy.max_attempts - 1, MOST_RETRIES)
     if policy.backoff.kind == "decorrelated":
         return _of_paths(policy.backoff.first_delay_s, policy.longest_s, retries)
@@ -97,7 +96,7 @@ def laws(policy: Policy) -> tuple[Law, ...]:
 
 
 def total_time(policy: Policy) -> Law:
-    """Return when the last retry of all starts; the failure itself where there is none."""
+    """Return the distribution of the last retry's start; 0 without retries."""
     retries = policy.max_attempts - 1
     if policy.backoff.kind == "decorrelated":
         return _of_path(policy.backoff.first_delay_s, policy.longest_s, retries)
@@ -112,8 +111,8 @@ def _of_spreads(waits: tuple[Spread, ...]) -> tuple[Law, ...]:
 @lru_cache(maxsize=64)
 def _of_sum(waits: tuple[Spread, ...]) -> Law:
     if len(waits) > MOST_RETRIES:
-        # In which order waits are added is all one to their sum. The widest are added one by one; the many others have
-        # together nearly a normal law, which a dozen uniform ones have too.
+        # The order of delays does not change their sum. The widest are added one by one; the others together are nearly
+        # normal, as is a sum of a dozen uniform ones.
         waits = tuple(sorted(waits, key=_variance, reverse=True))
         waits = (*waits[: MOST_RETRIES - _LIKE_NORMAL], *_as_a_dozen(waits[MOST_RETRIES - _LIKE_NORMAL :]))
     return (Law(0.0), *_of_spreads(waits))[-1]
@@ -132,7 +131,7 @@ def _variance(wait: Spread) -> float:
 
 
 def _law(start: float, cell: float, shares: list[float]) -> Law:
-    """Cut to where something happens; no share is less than the one before, whatever rounding did."""
+    """Return the distribution without negligible tails. Shares never decrease, despite rounding."""
     shares = list(accumulate((min(1.0, max(0.0, share)) for share in shares), max))
     first = max(0, bisect_left(shares, _UNLIKELY) - 1)
     last = min(len(shares) - 1, bisect_left(shares, 1 - _UNLIKELY))
@@ -153,7 +152,10 @@ def _of_path(first: float, cap: float, retries: int) -> Law:
 
 
 def _paths(first: float, cap: float, retries: int) -> Iterator[list[float]]:
-    """The times of the failure and of each retry on many paths. In every step each path draws from a layer of its own."""
+    """Yield the times of the failure and of each retry on many paths.
+
+    In each step, every path draws from its own stratum.
+    """
     random = Random(5)
     paths = max(_LEAST_PATHS, min(_PATHS, _DRAWS // max(1, retries)))
     layers = [(i + 0.5) / paths for i in range(paths)]
@@ -177,7 +179,7 @@ def _of_times(times: list[float]) -> Law:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """From the first failure to the last attempt. p1 is the time that 1 of 100 jobs does not reach."""
+    """Time from the first failure to the last attempt. p1: 1 of 100 jobs is faster."""
 
     shortest_s: float
     p1_s: float
@@ -189,18 +191,19 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """The time during which everything may fail, counted from a job's first attempt, while its last attempt still comes
+    """Outage that a policy survives: everything fails from a job's first attempt on, and its last attempt comes
     later.
     """
 
-    surely_s: float  # every job outlives this
-    probably_s: float  # 99 of 100 jobs outlive this
+    surely_s: float  # all jobs survive this
+    probably_s: float  # 99 of 100 jobs survive this
 
 
 def totals(policy: Policy) -> Totals:
-    """All zero where nothing is retried. Percentiles are of the law of the sum (`total_time`), the other figures exact.
+    """Return the totals; all zero without retries. Percentiles come from `total_time`, the other values are exact.
 
-    With a decorrelated backoff percentiles are good to about 2 %. Budgets, limits and what servers ask for are not in it.
+    With a decorrelated backoff, percentiles are accurate to about 2 %. Budgets, limits and delays requested by servers
+    are not included.
     """
     steps = schedule(policy)
     shortest, longest = fsum(one.shortest_s for one in steps), fsum(one.longest_s for one in steps)
@@ -210,14 +213,17 @@ def totals(policy: Policy) -> Totals:
 
 
 def survives(policy: Policy) -> Survival:
-    """With full jitter surely nothing: a job may draw its shortest waits one after another."""
+    """Return the survived outage.
+
+    With full jitter the certain one is 0: a job may draw its shortest delays in sequence.
+    """
     found = totals(policy)
     return Survival(found.shortest_s, found.p1_s)
 
 
-# Retries that come back at once when many jobs fail together: starts in each second, and starts in the same instant.
-# Expected numbers by the law of each retry, not one throw of the dice: where 750 are expected in each of sixty
-# seconds, chance alone makes some second of them reach 830. Every attempt is taken to fail at once.
+# Herds: retries that return together when many jobs fail at once, as starts per second and in the same instant.
+# Expected numbers from each retry's distribution, not one sample: with 750 expected in each of sixty seconds, chance
+# alone raises one of these seconds to 830. Every attempt is assumed to fail at once.
 
 _MOST_POINTS = 240
 _STEPS_S = (
@@ -239,29 +245,29 @@ _STEPS_S = (
     43_200,
     *(n * 86_400 for n in (1, 2, 5, 10)),
 )
-_LEAST_STARTS = 0.005  # fewer expected starts are left out of the picture
-_PLACES = 32  # looked at for the busiest second of one retry
+_LEAST_STARTS = 0.005  # columns with fewer expected starts are omitted
+_PLACES = 32  # positions checked for the busiest second of a retry
 _INTEGER_SECONDS = ("celery", "sidekiq")
 
 
 @dataclass(frozen=True, slots=True)
 class Herd:
-    """The retries of jobs that failed together at second 0."""
+    """Retries of jobs that failed together at second 0."""
 
-    points: list[tuple[int, float]]  # (second, starts expected in the `step_s` seconds from it on), without empty ones
+    points: list[tuple[int, float]]  # (second, expected starts in the `step_s` seconds from there), without empty ones
     step_s: int
-    peak_per_s: float  # starts expected in the busiest second …
-    peak_at_s: float  # … which begins here
-    retries: int  # that the picture shows: all of a job, or the first `law.MOST_RETRIES`
+    peak_per_s: float  # expected starts in the busiest second …
+    peak_at_s: float  # … and its start
+    retries: int  # retries in the chart: all of a job, or the first `law.MOST_RETRIES`
 
 
 def herd(policy: Policy, jobs: int, least_step_s: int = 1) -> Herd:
-    """The picture for `jobs` jobs, in steps of a second or, where it would have more than 240 of them, of more.
+    """Return the chart for `jobs` jobs, in steps of a second, or longer ones if there were more than 240.
 
-    `least_step_s`: steps of another picture, which this one is to be drawn over.
+    `least_step_s`: step of another chart that this one is drawn over.
     """
     times = laws(policy)
-    # Who waits whole seconds starts in the middle of a second of the picture, wherever rounding puts him.
+    # Whole-second delays start in the middle of a second of the chart, so that rounding does not move them.
     early = 0.5 if policy.jitter.kind in _INTEGER_SECONDS else 0.0
     end = max((one.end + early for one in times), default=0.0)
     step = next((one for one in _STEPS_S if one >= least_step_s and end < one * _MOST_POINTS), _STEPS_S[-1])
@@ -274,16 +280,17 @@ def herd(policy: Policy, jobs: int, least_step_s: int = 1) -> Herd:
 
 
 def collisions(policy: Policy, jobs: int, within_s: float = 0.001, attempt: int = 1) -> float:
-    """Return how many pairs of jobs are expected to start in the same `within_s` seconds after they failed attempt `attempt` together.
+    """Return the expected number of pairs of jobs that start within the same `within_s` seconds, after failing attempt
+    `attempt` together.
 
-    Of the n (n - 1) / 2 pairs the share within_s / width of the jitter. For seconds, that is about n² / (2 width).
-    Whole-second jitter has no instants between the seconds: there the share is one by the number of them.
+    The share within_s / width of the jitter, of n (n - 1) / 2 pairs: about n² / (2 width) for one second. Whole-second
+    jitter has no instants between seconds: the share is one divided by the number of seconds.
     """
     return jobs * (jobs - 1) / 2 * _chance(spread(policy, attempt), within_s)
 
 
 def lost_capacity_s(crashes: int, seconds_each: float) -> float:
-    """Return what a poison pill costs before it is quarantined: each crash takes a worker away until it runs again."""
+    """Return the cost of a poison pill until quarantine: each crash stops a worker until it runs again."""
     return crashes * seconds_each
 
 
@@ -296,14 +303,14 @@ def _chance(wait: Spread, within_s: float) -> float:
 
 
 def _share(times: tuple[Law, ...], at: float, length: float) -> float:
-    """Retries of one job that start within `length` seconds from `at`, on average."""
+    """Return the expected retries of one job that start within `length` seconds from `at`."""
     return sum(
         one.share_until(at + length) - one.share_until(at) for one in times if one.start < at + length and one.end >= at
     )
 
 
 def _busy(one: Law) -> tuple[float, ...]:
-    """Return where the busiest second may begin, as far as this retry goes: its own, and where others may lie over its ends."""
+    """Return candidate starts of the busiest second for this retry: its own, and its ends, where others may overlap."""
     room = max(0.0, one.end - one.start - 1)
     places = (one.start + room * i / _PLACES for i in range(_PLACES + 1))
     own = max(places, key=lambda at: one.share_until(at + 1) - one.share_until(at))

@@ -1,17 +1,17 @@
-"""Text -> the terms of the search index, made here so that both databases index exactly the same.
+"""Terms of the search index, computed here so that both databases index exactly the same.
 
-A text is a sequence of lower-case sub-words: cut at punctuation and, inside an identifier, where camelCase says so
-(`ReadTimeoutError` is `read timeout error`, `HTTPServer` is `http server`). An identifier of several parts also gives
-its joined runs (`readtimeout`, `timeouterror` …), so that `timeouterror` finds it too. What looks like an id stays one.
+A text is a sequence of lower-case sub-words: split at punctuation and, in identifiers, at camelCase (`ReadTimeoutError`
+is `read timeout error`, `HTTPServer` is `http server`). An identifier with several parts also gives its joined runs
+(`readtimeout`, `timeouterror` …), so that `timeouterror` finds it too. Text that looks like an id is not split.
 
-A document holds, in this order: the words of the error's type (marked `^`, so that `message:` can leave them out),
-those of its message right behind them (so that `"KeyError: 'x'"` is a phrase), then, behind TAIL, what has no place:
-joined runs, ids, names (`@queue=emails`), arguments by path (`@kwargs.customer.id=42`). What is no word of a text begins
-with a mark, which no word does: `err*` finds words that begin so, and not every `@error=`.
+A document contains, in this order: the words of the error's type (marked `^`, so that `message:` can exclude them),
+then those of its message (so that `"KeyError: 'x'"` is a phrase), then, after TAIL, terms without a position: joined
+runs, ids, names (`@queue=emails`), arguments by path (`@kwargs.customer.id=42`). Terms that are not words of a text
+start with a mark, which no word does: `err*` finds words with that prefix, and not every `@error=`.
 
-Bounds, the same on both databases: of a message the first 4,096 and the last 1,024 characters; of a stack the first
-16,384 and the last 49,152; of a word 100 characters; of one word 255 occurrences; of a job 32 values of its
-positional and 32 of its keyword arguments, the outer ones first: `customer.id` before what a long list holds.
+Limits, the same on both databases: the first 4,096 and last 1,024 characters of a message; the first 16,384 and last
+49,152 of a stack; 100 characters of a word; 255 occurrences of one word; 32 values each of a job's positional and
+keyword arguments, outer ones first: `customer.id` before the contents of a long list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import json
 import re
 import unicodedata
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -30,47 +30,58 @@ from typing import TypeAlias
 from jobs_admin.core.redaction import PLACEHOLDER
 from jobs_admin.core.text import representable
 
-VERSION = 3  # of these rules: an index made by other ones is made anew
+VERSION = 4  # of these rules: an index of another version is rebuilt
 
-SEAM = "|"  # no phrase goes across it
-TAIL = "||"  # what follows has no place: it is in no phrase
-_TYPE, _NAME = "^", "@"  # begin the terms that are no words of a message
-# All that a term is made of beside letters and digits; an index must take these for letters.
+SEAM = "|"  # phrases do not cross it
+TAIL = "||"  # terms after it have no position: they are in no phrase
+_TYPE, _NAME = "^", "@"  # start of terms that are not words of a message
+# Characters of terms besides letters and digits; an index must treat them as letters.
 MARKS = "-._^~=!@/|"
 
 HEAD_OF_MESSAGE, END_OF_MESSAGE = 4_096, 1_024  # characters
 HEAD_OF_STACK, END_OF_STACK = 16_384, 49_152
-LONGEST = 100  # characters of a term; a longer word is known by its beginning, a longer name by its hash too
-MOST_PLACES = 255  # PostgreSQL keeps no more places of a word in a document …
-MOST_IN_PLACE = 16_000  # … and none beyond 16,383
+LONGEST = 100  # characters of a term; a longer word is indexed by its start, a longer name also by its hash
+MOST_PLACES = 255  # maximum positions of a word in a document in PostgreSQL …
+MOST_IN_PLACE = 16_000  # … and maximum position 16,383
 MOST_LEAVES = 32
-_MOST_BRANCHES = 256  # of arguments, that are looked into for leaves
+_MOST_BRANCHES = 256  # of arguments, searched for leaves
 
-# The columns of a failure that are terms too, as names; `stack` is the id of its traceback, in figures.
+# Columns of a failure that are indexed as names; `stack` is the id of its traceback, in digits.
 NAMED = ("source", "queue", "task", "tenant", "release", "host", "worker")
 
-_Scalar: TypeAlias = str | bool | None  # numbers are read as they stand in the text
+_Scalar: TypeAlias = str | bool | None  # numbers keep their spelling in the text
 _Json: TypeAlias = "dict[str, _Json] | list[_Json] | _Scalar"
-_Leaves: TypeAlias = Iterator[tuple[str, str, _Scalar]]  # path, path without the places in lists, value
+_Leaves: TypeAlias = Iterator[tuple[str, str, _Scalar]]  # path, path without list indexes, value
 
-# A run of letters and digits; a minus belongs to a number that begins with it (`[Errno -2]`, but not `web-3`).
+# A run of letters and digits; a minus before a number belongs to it (`[Errno -2]`, but not `web-3`).
 _RUN = re.compile(r"(?:(?<![\w-])-(?=\d))?[^\W_]+")
-# The same in ASCII, a third as dear: without a look at Unicode's tables, or at what stands before.
+# The same in ASCII, at a third of the cost: without Unicode tables or lookbehind.
 _RUN_OF_ASCII = re.compile(r"(?:(?<![\w-])-(?=\d))?[a-zA-Z0-9]+", re.ASCII)
 _RUN_WITHOUT_MINUS = re.compile("[a-zA-Z0-9]+")
 _PART = re.compile("[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+[0-9]*")
 _CAPITAL = re.compile("[A-Z]")
+_OTHER_ID = re.compile("(?:[0-9a-f]{2}-)?([0-9a-f]{32})(?:-[0-9a-f]{16}(?:-[0-9a-f]{1,2})?)?", re.I | re.A)
 _MOST_PARTS = 12
-_LONGEST_JOIN = 4  # parts of a joined run; and all of them
+_LONGEST_JOIN = 4  # maximum parts of a joined run, besides the run of all parts
 
 
 def document(
-    *, error_type: str, message: str, job_ids: list[str], names: dict[str, str], args: str, kwargs: str
+    *,
+    error_type: str,
+    message: str,
+    job_ids: list[str],
+    names: dict[str, str],
+    args: str,
+    kwargs: str,
+    other_ids: Sequence[str] = (),
 ) -> str:
-    """Return what the index holds of a failure: its terms, parted by blanks. Linear in the (bounded) input; never raises.
+    """Return the index document of a failure: its terms, separated by blanks.
 
-    `job_ids`: of its first run and of its latest. `names`: NAMED and `stack` -> name, found whole and with regard to
-    case; an empty one is none. `args`, `kwargs`: the display copy, JSON or not. Text is `representable`.
+    Linear in the (bounded) input; never raises.
+
+    `job_ids`: of its first and latest run. `names`: NAMED and `stack` -> name, matched in full and case-sensitively; an
+    empty name is ignored. `args`, `kwargs`: the display copy, JSON or not. `other_ids`: its ids in other tools, 32
+    hex digits: its trace, its Sentry event. Text is `representable`.
     """
     of_type, joined_of_type = _words_of_type(error_type)
     words, joined = _read_ends(message, HEAD_OF_MESSAGE, END_OF_MESSAGE)
@@ -79,6 +90,7 @@ def document(
     for one in joined:
         tail += (one, SEAM)
     tail += {name("job", job_id) for job_id in job_ids if job_id}
+    tail += {name("id", one) for one in other_ids if one}
     if error_type:
         tail.append(name("error", error_type))
     tail += [name(field, value) for field, value in names.items() if value]
@@ -90,7 +102,7 @@ def document(
 
 
 def stack_document(text: str) -> str:
-    """Return what the index holds of a stack."""
+    """Return the index document of a stack."""
     words, joined = _read_ends(text, HEAD_OF_STACK, END_OF_STACK)
     tail = [TAIL]
     for one in joined:
@@ -99,10 +111,10 @@ def stack_document(text: str) -> str:
 
 
 def places(text: str) -> dict[str, list[int]]:
-    """Term -> its places in a document, from 1: none for what stands behind TAIL."""
+    """Return term -> its positions in a document, from 1; none for terms after TAIL."""
     found: dict[str, list[int]] = {}
     placed, _, tail = text.partition(TAIL)
-    # By blanks alone: a name may hold white space beyond ASCII.
+    # Only by blanks: a name may contain white space beyond ASCII.
     for place, term in enumerate(filter(None, placed.split(" ")), 1):
         if term != SEAM:
             found.setdefault(term, []).append(place)
@@ -112,28 +124,28 @@ def places(text: str) -> dict[str, list[int]]:
     return found
 
 
-# -- what a search asks of it -----------------------------------------------------------------------------------
+# -- queries -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Terms that follow each other; of the last one only the beginning where `prefix`."""
+    """Consecutive terms; with `prefix`, the last one is only a prefix."""
 
     terms: tuple[str, ...]
     prefix: bool = False
 
 
-HIDDEN_TEXT = "@message=!"  # something in the message is hidden
+HIDDEN_TEXT = "@message=!"  # part of the message is hidden
 
 
 MOST_WORDS = 100  # of a phrase
-_LONGEST_TYPE = 24  # words of a type that a phrase may begin with
+_LONGEST_TYPE = 24  # words of a type that a phrase may start with
 
 
 def phrases(text: str, *, prefix: bool = False) -> tuple[Phrase, ...]:
-    """A message, or a stack, has `text` where it has one of these; () for a text without words.
+    """Return phrases of which a message or stack that contains `text` has one; () for a text without words.
 
-    Only the first MOST_WORDS count.
+    Only the first MOST_WORDS words are used.
     """
     words, _ = _read(text)
     if not words:
@@ -145,7 +157,7 @@ def phrases(text: str, *, prefix: bool = False) -> tuple[Phrase, ...]:
 
 
 def phrases_of_error(text: str, *, prefix: bool = False) -> tuple[Phrase, ...]:
-    """The same for type and message, read as one text: a phrase may begin in the type and go on in the message."""
+    """Return the same for type and message as one text: a phrase may start in the type and continue in the message."""
     return tuple(
         Phrase((*(f"{_TYPE}{term}" for term in one.terms[:split]), *one.terms[split:]), prefix)
         for one in phrases(text, prefix=prefix)
@@ -158,34 +170,42 @@ def has_more_words(text: str, most: int) -> bool:
 
 
 def name(field: str, value: str) -> str:
-    """The term of a whole name, with regard to case."""
+    """Return the term of a full name, case-sensitive."""
     return f"{_NAME}{field}={_shortened(value)}"
 
 
+def other_id(text: str) -> tuple[Phrase, ...]:
+    """Return the phrase for an id of another tool, alone or in a `traceparent` or `sentry-trace`; () for other text."""
+    found = _OTHER_ID.fullmatch(text)
+    return (Phrase((name("id", found[1].lower()),)),) if found else ()
+
+
 def name_begins(field: str, beginning: str) -> Phrase:
-    """Names that begin so: those that do so in the characters which are kept of a long one."""
+    """Return the phrase for names with this start; only the stored characters of a long name are compared."""
     return Phrase((f"{_NAME}{field}={_escaped(beginning)[:_LONGEST_NAME]}",), prefix=True)
 
 
 def is_unabridged(beginning: str) -> bool:
-    """Return whether the beginning of a name is short enough to be stored in full."""
+    """Return whether the start of a name is short enough to be stored in full."""
     return len(_escaped(beginning)) <= _LONGEST_NAME
 
 
 def argument(path: str, value: str, *, prefix: bool = False) -> Phrase:
-    """An argument at `path` (`args.0.tenant`, `kwargs.email`) that is `value`, or begins with it."""
+    """Return the phrase for an argument at `path` (`args.0.tenant`, `kwargs.email`) that equals `value`, or starts
+    with it.
+    """
     if prefix:
         return Phrase((f"{_NAME}{_path(path)}={_escaped(value.casefold())[:_LONGEST_NAME]}",), prefix=True)
     return Phrase((f"{_NAME}{_path(path)}={_shortened(value.casefold())}",))
 
 
 def hidden_argument(path: str) -> Phrase:
-    """An argument at `path` that was hidden before it left the worker."""
+    """Return the phrase for an argument at `path` that was hidden before it left the worker."""
     return Phrase((f"{_NAME}{_path(path)}=!",))
 
 
 def is_word_end(character: str) -> bool:
-    """Return whether a word could go on behind it."""
+    """Return whether a word could continue after this character."""
     return bool(re.match(r"[^\W_]", unicodedata.normalize("NFKC", character)[-1:]))
 
 
@@ -193,7 +213,7 @@ def is_word_end(character: str) -> bool:
 
 
 def _read(text: str) -> tuple[list[str], list[str]]:
-    """The sub-words of a text in order, and the joined runs of its identifiers, each once."""
+    """Return the sub-words of a text in order, and the joined runs of its identifiers, each once."""
     words: list[str] = []
     joined: dict[str, None] = {}
     for run in _runs(text):
@@ -208,22 +228,22 @@ def _read(text: str) -> tuple[list[str], list[str]]:
 
 
 def _runs(text: str) -> list[str]:
-    """The runs of letters and digits, of which only plain English letters still have a case."""
+    """Return the runs of letters and digits; only ASCII letters keep their case."""
     if text.isascii():
         return (_RUN_OF_ASCII if "-" in text else _RUN_WITHOUT_MINUS).findall(text)
-    # Without regard to how a character is composed.
+    # Normalised, so that composed and decomposed characters are equal.
     runs: list[str] = _RUN.findall(unicodedata.normalize("NFKC", text))
     return [run if run.isascii() else run.casefold() for run in runs]
 
 
 @lru_cache(maxsize=20_000)
 def _parts(run: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The parts of an identifier with capitals, and its joined runs."""
+    """Return the parts of an identifier with capitals, and its joined runs."""
     run = run[: 4 * LONGEST]
     sign = "-" if run[0] == "-" else ""
     parts = _PART.findall(run)
     many = len(parts)
-    # `9s6XKzkNRiz` is no identifier.
+    # `9s6XKzkNRiz` is not an identifier.
     if many == 1 or many > _MOST_PARTS or (many > 2 and len(run) < 3 * many):
         return (_cut(run.lower()),), ()
     words = [_cut(part.lower()) for part in parts]
@@ -258,12 +278,12 @@ def _read_ends(text: str, head: int, end: int) -> tuple[list[str], list[str]]:
 
 
 def _within_bounds(words: list[str]) -> list[str]:
-    """`words` with a seam for each that has no place in PostgreSQL's index."""
+    """Return `words` with a seam for each that PostgreSQL's index cannot store."""
     if len(words) <= MOST_PLACES:
         return words
     if len(words) > MOST_IN_PLACE:
         words = [*words[: MOST_IN_PLACE // 4], SEAM, *words[-MOST_IN_PLACE * 3 // 4 + 1 :]]
-    if max(Counter(words).values()) <= MOST_PLACES:  # the usual case, counted without a loop of ours
+    if max(Counter(words).values()) <= MOST_PLACES:  # the usual case, counted without a Python loop
         return words
     seen: Counter[str] = Counter()
     bounded = []
@@ -280,7 +300,7 @@ _TO_ESCAPE = re.compile(r"[^a-z0-9.@/\-\u0080-\U0010ffff]")
 
 
 def _escaped(value: str) -> str:
-    """`value` in the characters that terms are made of, with regard to case; another value, another term."""
+    """Return `value` in the characters of terms, case-sensitive and one-to-one."""
     return _TO_ESCAPE.sub(_escape, value)
 
 
@@ -303,10 +323,10 @@ def _path(path: str) -> str:
 
 
 def _arguments(root: str, text: str) -> list[str]:
-    """Terms for the first leaves of a display copy, each by its path, and by that without the places in lists."""
+    """Return terms for the first leaves of a display copy, each by its path and by its path without list indexes."""
     found: dict[str, None] = {}
     for path, plain_path, value in _first(root, text):
-        # Most values are a number or an id, each another one: cached they would only push out those that come again.
+        # Most values are distinct numbers or ids: cached, they would evict values that repeat.
         if isinstance(value, str) and len(value) <= LONGEST and value.isascii() and value.isalnum():
             encoded = value.lower()
         else:
@@ -319,7 +339,7 @@ def _arguments(root: str, text: str) -> list[str]:
 
 @lru_cache(maxsize=20_000)
 def _head(path: str) -> str:
-    """The beginning of the terms of a path."""
+    """Return the start of the terms of a path."""
     return f"{_NAME}{_path(path)}="
 
 
@@ -330,13 +350,13 @@ def _encoded(value: _Scalar) -> str:
 
 
 def indexed_paths(root: str, text: str) -> frozenset[str]:
-    """The paths (`kwargs.order.lines.0.sku`) of those values of a display copy that the index has."""
+    """Return the paths (`kwargs.order.lines.0.sku`) of a display copy's indexed values."""
     return frozenset(path for path, _, _ in _first(root, text))
 
 
 def _first(root: str, text: str) -> _Leaves:
-    """The leaves that the index takes: the outer ones first, and in the order of the text."""
-    if len(text) <= 2:  # nothing, [] or {}
+    """Return the indexed leaves: outer ones first, in the order of the text."""
+    if len(text) <= 2:  # "", [] or {}
         return iter(())
     try:
         leaves = _leaves(root, _AS_TEXT.decode(text))
@@ -346,12 +366,12 @@ def _first(root: str, text: str) -> _Leaves:
     return islice(leaves, MOST_LEAVES)
 
 
-# Numbers as they stand in the text.
+# Numbers keep their spelling in the text.
 _AS_TEXT = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
 
 def _leaves(root: str, value: _Json) -> _Leaves:
-    """Level by level. Of a job that is all branches, the first are read."""
+    """Yield leaves level by level. If a job consists of branches only, the first ones are read."""
     if not isinstance(value, (dict, list)):
         yield root, root, value
         return
@@ -374,8 +394,8 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s"{}\[\]:,]+', re.S)
 
 
 def _readable_leaves(root: str, text: str) -> _Leaves:
-    """The leaves of JSON that was cut off, or that is nested too deep, up to where it can be read."""
-    # Of each open object or list: its path, that without places in lists, and the next place (None in an object).
+    """Yield the leaves of JSON that is cut off or nested too deeply, as far as it can be parsed."""
+    # For each open object or list: its path, its path without list indexes, and the next index (None for an object).
     open_: list[tuple[str, str, int | None]] = []
     key: str | None = None
     at = 0
@@ -401,7 +421,7 @@ def _readable_leaves(root: str, text: str) -> _Leaves:
             key = None
             if piece in "{[":
                 open_.append((path, plain, None if piece == "{" else 0))
-            elif piece.startswith('"') or at < len(text):  # a number that was cut is another number
+            elif piece.startswith('"') or at < len(text):  # a truncated number is a different number
                 yield path, plain, _scalar(piece)
 
 

@@ -1,7 +1,7 @@
-"""Secrets known by the name of their field or column: `password`, `apiKey`, `X-Auth-Token`, `mot_de_passe` …
+"""Secrets by the name of their field or column: `password`, `apiKey`, `X-Auth-Token`, `mot_de_passe` …
 
-In texts, the name may be at a distance: `Key (api_token)=(…)`, `INSERT INTO t (login, password) VALUES (…)` with its
-parameters, `password … input_value='…'`. Each text is read once: no search goes back beyond the match before it.
+In text, the name may be at a distance: `Key (api_token)=(…)`, `INSERT INTO t (login, password) VALUES (…)` with its
+parameters, `password … input_value='…'`. Each text is read once: no search goes back before the previous match.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from functools import lru_cache
 
 from jobs_admin.core.secret_patterns import PLACEHOLDER
 
-# Patterns are tried on the text in lower case, of the same length: that is three times faster than ignoring case.
+# Patterns run on a lower-case text of the same length, three times faster than ignoring case.
 LOWER = {code: code + 32 for code in range(65, 91)}
 LOWER |= {0xFF21 + n: 97 + n for n in range(26)} | {0xFF41 + n: 97 + n for n in range(26)}  # full-width letters
 
-# Words that are secret behind one of these, with `_`, `-` or nothing between: `api_key`, `mfaCode`.
+# Words that are secret after one of these, joined with `_`, `-` or nothing: `api_key`, `mfaCode`.
 ENDINGS = {
     "key": ("api", "private", "access", "account", "client", "signing", "signature", "encryption", "decryption", "master",
             "fernet", "shared", "subscription", "integration", "instrumentation", "ingestion", "deploy", "functions",
@@ -33,7 +33,7 @@ ENDINGS = {
     "phrase": ("seed", "recovery", "backup"),
     "words": ("seed", "recovery", "backup"),
 }  # fmt: skip
-# Passwords and secrets as other languages name them; those behind are not parts of other words in ASCII.
+# Passwords and secrets in other languages; the later ones are not part of other ASCII words.
 ELSEWHERE = (
     "contraseña", "hasło", "пароль", "гасло", "парола", "лозинка", "密码", "密碼", "口令", "暗証番号", "パスワード", "비밀번호",
     "암호", "şifre", "lösenord", "jelszó", "κωδικός", "συνθηματικό", "סיסמה", "סיסמא", "كلمة السر", "كلمة المرور", "كلمة_السر",
@@ -45,7 +45,7 @@ FOREIGN = (
     "segreto", "zugangsdaten", "clave_api", "cle_api", "chave_api",
 )  # fmt: skip
 _NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
-# Compared with the name in lower case and without `_`, `-` and the like; sentry-sdk's list, and what it misses.
+# Compared with the name in lower case without separators; sentry-sdk's list and additions.
 _PARTS = (
     "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "secret", "token", "authorization", "cookie", "session",
     "sessid", "csrf", "xsrf", "fernet", "mnemonic", "credential", "jwt", "bearer", "signature", "macaroon",
@@ -55,17 +55,17 @@ _PARTS = (
 _COMPLETE = frozenset(
     {"auth", "pass", "ssn", "pan", "mfa", "totp", "iban", "salt", "refresh", "parola", "clave", "mdp"}
 )
-# Whole words of a name (`db_pwd`, `userPin`), since many harmless words hold them (`spinner`).
+# Separate words of a name (`db_pwd`, `userPin`), because many harmless words contain them (`spinner`).
 _ANY_WORD = frozenset(
     {"pwd", "pw", "psw", "pswd", "psk", "pin", "otp", "cvv", "cvc", "cvv2", "cvc2", "ssn", "mdp", "cred", "creds"}
 )
 _WORD_ENDS = ("pwd", "pw")  # `bindpw`
 _LAST_WORD = frozenset({"auth", "pass", "salt"})
-# `storepass`, and not `bypass`
+# `storepass`, but not `bypass`
 _PASS_OF = re.compile(
     r"(?:store|key|db|user|ssh|root|admin|sql|pg|smtp|s?ftp|mail|proxy|ldap|imap|http|login|master|vault|cert|pfx|p12|jks)pass\Z"
 )
-# What ends a name that tells about a secret and does not hold it: `token_type`, `password_changed_at`.
+# Endings of names about a secret that do not contain it: `token_type`, `password_changed_at`.
 _ABOUT = frozenset(
     {
         "type", "count", "length", "duration", "status", "enabled", "disabled", "required", "policy", "strength", "ttl",
@@ -75,7 +75,7 @@ _ABOUT = frozenset(
     }
 )  # fmt: skip
 _ABOUT_FIRST = frozenset({"has", "is", "use", "uses", "needs", "require", "requires", "allow", "max", "min", "num"})
-# Keys that open nothing, whatever they look like.
+# Keys that are not secret, whatever they look like.
 _OPEN_KEYS = frozenset(
     {
         "public", "publishable", "site", "primary", "foreign", "unique", "sort", "partition", "range", "hash", "row", "natural",
@@ -97,8 +97,8 @@ _PARTS_ELSEWHERE = tuple(_NO_WORD.sub("", word) for word in ELSEWHERE)
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a field of this name holds a secret, judged by the name alone, however long it is."""
-    # The same few names stand in every job of a task, and in every line of a long text.
+    """Return whether a field with this name contains a secret, by the name alone, at any length."""
+    # Cached: all jobs of a task, and all lines of a long text, have the same few names.
     return _remembered(name) if len(name) <= 100 else _is_secret_name(name)
 
 
@@ -140,7 +140,9 @@ def _first_word(name: str) -> str:
 
 
 def names_a_key(name: str) -> bool:
-    """Return whether a field of this name holds a secret if its value looks random: `tenant_key`, `connect.sid`."""
+    """Return whether a field with this name contains a secret if its value looks random: `tenant_key`,
+    `connect.sid`.
+    """
     words = [word.lower() for word in _WORDS.findall(name[-60:])]
     if len(words) == 1 and words[0] != "key":
         words = [words[0].removesuffix("key"), "key"] if words[0].endswith("key") else words
@@ -150,9 +152,9 @@ def names_a_key(name: str) -> bool:
 
 
 def is_key(name: str, value: str) -> bool:
-    """Return whether a value under a name that `names_a_key` is drawn rather than written.
+    """Return whether a value under a name for which `names_a_key` is true is random.
 
-    Digits and letters of both cases, in one long piece; a session id or a signature may also be hexadecimal.
+    Random: digits and letters of both cases in one long piece; a session id or signature may also be hexadecimal.
     """
     value = value.removeprefix("base64:")
     if not name.lower().endswith("key") and _HEX.fullmatch(value):
@@ -163,7 +165,7 @@ def is_key(name: str, value: str) -> bool:
 _COLUMNS = re.compile(
     r"""(?i)\(([^()]{0,4000}(?:\([^()]{0,200}\)[^()]{0,400}){0,10})\)\s{0,5}(?:=\s{0,5}|(?:[\w ]{0,60}\s)?values?\s{0,5})(?=\()"""
 )
-# SQL Server names the constraint before the value, MySQL the index behind it.
+# SQL Server names the constraint before the value, MySQL the index after it.
 _DUPLICATE_KEY = re.compile(
     r"""(?:constraint|index) '([^'\n]{1,200})'[^\n]{0,300}?duplicate key value is \(([^()\n]{3,500})\)"""
 )
@@ -186,7 +188,7 @@ _LABEL = re.compile(
         (?: ["']? \s{0,3} [=:] \s{0,3} | > | [ ] (?= ["'\[] ) ) (?= [^\s{(] )
     | (?<= ["'] ) > (?= [^\s<] )"""
 )
-# Where a message says of which field it speaks.
+# Places where a message names the field it is about.
 _FIELD = re.compile(
     r"""(?mix) ^ [ \t-]{0,40} ([\w.-]{2,200}) [ \t]* \r?$
     | (?<![\w-]) (?: loc | name | key | field | path | param | parameter | property | attribute | column | variable | header )
@@ -195,7 +197,7 @@ _FIELD = re.compile(
       | (?<= [:=] ) [\w.-]{2,100} | (?<= [:=] [ ] ) [\w.-]{2,100} )"""
 )
 _VALUE = re.compile(r"""\[?[bru]{0,2}(?:'((?:[^'\\\n]|\\.)*)'?|"((?:[^"\\\n]|\\.)*)"?|([^\s,;"'<>\]})]+))""")
-# A Secret of Kubernetes: all that is under its data.
+# A Kubernetes Secret: everything under its data.
 _MANIFEST = re.compile(r"""(?<!\w)kind\\{0,7}["']?:\s{0,3}\\{0,7}["']?Secret(?!\w)""")
 _DATA = re.compile(r"""(?<!\w)(?:stringData|data)\\{0,7}["']?:""")
 _ENTRY = re.compile(
@@ -207,7 +209,7 @@ _NAME = re.compile(r"[\w-]+")
 
 
 def without_columns(text: str) -> tuple[str, int]:
-    """`text` without the values of secret columns and fields, and how many were hidden."""
+    """Return `text` without the values of secret columns and fields, and the number hidden."""
     lower = text.lower()
     spans: list[tuple[int, int]] = []
     if ")=(" in text or "value" in lower or ") = (" in text:
@@ -241,7 +243,7 @@ def without_columns(text: str) -> tuple[str, int]:
 
 
 def _rows(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Return where each value of a list of columns begins and ends, and whether its column is secret. Each list is read once."""
+    """Yield the span of each value of a list of columns, and whether its column is secret. Each list is read once."""
     at = 0
     for found in _COLUMNS.finditer(text):
         secret = [any(map(is_secret_name, _NAME.findall(column))) for column in found[1].split(",")]
@@ -253,7 +255,7 @@ def _rows(text: str) -> Iterator[tuple[int, int, bool]]:
             if len(items) == len(secret):
                 for (start, end), hides in zip(items, secret, strict=True):
                     yield start, end, hides
-            elif items:  # a value with a comma of its own, or a list that was cut
+            elif items:  # a value that contains a comma, or a truncated list
                 yield items[0][0], items[-1][1], True
             further = _NEXT_ROW.match(text, at)
             more = further is not None
@@ -261,11 +263,11 @@ def _rows(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def _parameters(text: str) -> Iterator[tuple[int, int]]:
-    """The values that a statement before them binds to secret columns by their places."""
+    """Yield the values that a preceding statement binds to secret columns by position."""
     at = 0
     for found in _PARAMETERS.finditer(text):
         if found.start() < at:
-            continue  # within the list before it
+            continue  # inside the previous list
         secret = _secret_slots(text[max(at, found.start() - 20_000) : found.start()])
         at = found.end()
         if not secret:
@@ -282,7 +284,7 @@ def _parameters(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _secret_slots(statement: str) -> set[int]:
-    """The places (from 0) of the parameters that belong to secret columns, in the last statement of a text."""
+    """Return the positions (from 0) of parameters that belong to secret columns, in the last statement of a text."""
     start = 0
     for begins in _STATEMENT.finditer(statement):
         start = begins.start()
@@ -300,7 +302,9 @@ def _secret_slots(statement: str) -> set[int]:
 
 
 def _items(text: str, at: int) -> tuple[list[tuple[int, int]], int]:
-    """Return where each item of the list that opens at `at` begins and ends, and where the list ends: with the text if it was cut."""
+    """Return the span of each item of the list that opens at `at`, and the list's end: the end of the text if
+    truncated.
+    """
     items, depth, start = [], 0, at + 1
     for mark in _MARKS.finditer(text, at):
         if mark[0] in "[({" and len(mark[0]) == 1:
@@ -327,7 +331,7 @@ def _trimmed(text: str, items: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _nonempty(text: str, items: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Return the items that hold a value."""
+    """Return the items that are not empty."""
     return ((start, end) for start, end in items if not _NOTHING.match(text[start:end]))
 
 
@@ -343,7 +347,9 @@ def _data(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _labelled(text: str) -> Iterator[tuple[int, int]]:
-    """Values behind a label, of a field that is named before it: `password\\n  … [input_value='…'`, `<add key="pw" value="…">`."""
+    """Yield values after a label, of a field named before it: `password\\n  … [input_value='…'`, `<add key="pw"
+    value="…">`.
+    """
     before = 0
     for label in _LABEL.finditer(text):
         start = max(before, label.start() - _NEAR)

@@ -1,7 +1,7 @@
-"""Secrets that everybody knows by their look, whatever they are called: tokens by their prefix, cards, keys, passwords in URLs.
+"""Secrets of a known form, whatever their name: tokens by prefix, cards, keys, passwords in URLs.
 
-Every pattern is linear in the length of the text: its quantifiers are bounded, and it can start only where the character
-before it does not belong to it.
+Every pattern is linear in the length of the text: its quantifiers are bounded, and it only starts where the previous
+character does not belong to it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import lru_cache
 
 PLACEHOLDER = "[redacted]"
 
-# What tokens begin with, and no ordinary word; and such as begin names of settings too (`npm_config_registry`), so that a digit
-# is looked for behind them.
+# Prefixes of tokens that start no ordinary word; and prefixes that start names of settings too (`npm_config_registry`),
+# after which a digit is required.
 _PREFIXES = (
     "sk_live_", "sk_test_", "rk_live_", "rk_test_", "pk_live_", "pk_test_", "whsec_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
     "github_pat_", "glpat-", "glrt-", "gldt-", "glptt-", "glcbt-", "glsoat-", "glft-", "glimt-", "glagent-", "gloas-",
@@ -32,10 +32,10 @@ _NO_TOKENS = ("sk-ssh-", "sk-ecdsa-")  # kinds of keys
 _WORD = re.compile(r"[^\W\d][\w-]*")
 _LONGEST_WORD = 100  # characters
 _MOST_WORDS = 2_000
-_ONE_WORD = 2_000  # characters of a text that may be one word
+_ONE_WORD = 2_000  # characters of a text that may be a single word
 _RUN = re.compile(r"[\w.-]{18,}")
 _LONG_RUN = b"x" * 18
-# What an ASCII character is: of such a run, of a card's number.
+# Classes of ASCII characters: of such a run, of a card's number.
 _OF_RUNS = bytes(ord("x" if chr(code).isalnum() or chr(code) in "_.-" else " ") for code in range(128)) + b" " * 128
 _OF_CARDS = bytes(ord("0" if chr(code).isdigit() else " ") for code in range(128)) + b" " * 128
 _CARD_LONG = b"0" * 13
@@ -43,7 +43,7 @@ _DIGIT = re.compile(r"[0-9]")
 _MAILGUN = re.compile(r"key-[0-9A-Za-z]{20,}")
 _MAILGUN_API = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}\Z")
 _JWT = re.compile(r"eyJ[\w-]{8,}\.\.?[\w-]{4,}(?:\.[\w-]*){0,3}")
-# A Discord bot's: the digits of its id as base64, a time, a signature.
+# A Discord bot token: base64 of its id's digits, a time, a signature.
 _DISCORD = re.compile(r"[MNO](?=[\w-]{0,30}\d)[\w-]{23,27}\.[\w-]{6}\.(?=[\w-]{0,40}\d)[\w-]{27,40}\Z")
 _PASETO = re.compile(r"[vk][1-4]\.(?:local|public|secret|seal|local-pw|secret-pw)\.[\w-]{20,}")
 _OTHER = re.compile(
@@ -51,14 +51,14 @@ _OTHER = re.compile(
     r"|EAA(?=\w{0,99}\d)[A-Za-z0-9]{60,}|pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|[5KL](?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])[1-9A-HJ-NP-Za-km-z]{50,51}\Z"
     r"|oy2[a-z0-9]{43}\Z|sk_(?=[a-z_]*\d)[a-z0-9]{28,}\Z|rnd_(?=\w*\d)(?=\w*[A-Z])[A-Za-z0-9]{24,}\Z|S[UAON][A-Z2-7]{56}\Z|re_[A-Za-z0-9]{6,10}_[A-Za-z0-9]{20,}|s\.(?=\w*\d)(?=\w*[A-Z])[A-Za-z0-9]{24}\Z"
 )
-_OTHERS = "ltpsmaE5KLorS"  # what one of them begins with
+_OTHERS = "ltpsmaE5KLorS"  # first characters of these
 _AZURE = re.compile(r"(?<![\w~.-])[\w~.-]{3}\dQ~[\w~.-]{31,40}")
 
 _FOREIGN_PASSWORDS = (
     "mot de passe", "contraseña", "contrasena", "senha", "wachtwoord", "пароль", "hasło", "lösenord", "密码", "密碼", "パスワード",
 )  # fmt: skip
 
-# Options of one or two letters that take a password, by the commands that have them.
+# Options of one or two letters that take a password, by command.
 _SHORT_OPTIONS = (
     (("ldapsearch", "ldapadd", "ldapmodify", "ldapdelete", "ldapwhoami", "ldappasswd", "ldapcompare"), ("w",)),
     (("ldappasswd",), ("s",)),
@@ -80,7 +80,7 @@ def _short_option(commands: tuple[str, ...], flag: str) -> tuple[tuple[str, ...]
     return commands, pattern, rf"\g<1>{PLACEHOLDER}"
 
 
-# What a text must hold for the pattern to be tried (any of these, in lower case), the pattern, and what stands there afterwards.
+# Strings of which the text must contain one (in lower case), pattern, replacement.
 _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("digest",), re.compile(r"""(?i)\b(digest\s{1,3})(?=[a-z]{2,12}=")[^\n]+"""), rf"\g<1>{PLACEHOLDER}"),
     (
@@ -100,13 +100,13 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>\g<2>{PLACEHOLDER}",
     ),
-    # As a protocol of a WebSocket, whose requests carry no header of their own.
+    # As a WebSocket protocol, for requests without own headers.
     (
         ("bearer.",),
         re.compile(r"(?i)(\bbearer\.)(?=[\w-]{0,99}\d)(?-i:(?=[\w-]{0,99}[A-Z]))[\w-]{14,}"),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # The secret beside the id that it belongs to: `'AKIA…', '…'`.
+    # The secret next to its id: `'AKIA…', '…'`.
     (
         ("akia", "asia"),
         re.compile(r"""((?<![A-Z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}["']?\s{0,2}[,:;]\s{0,2}["']?)[\w/+]{40}(?![\w/+=])"""),
@@ -118,7 +118,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         PLACEHOLDER,
     ),
     (("sk",), re.compile(r"SK(?<!\wSK)[0-9a-f]{32}(?!\w)"), PLACEHOLDER),
-    # Twilio's token behind the account it belongs to
+    # Twilio's token after its account
     (
         ("ac",),
         re.compile(r"""(AC(?<!\wAC)[0-9a-f]{32}["']?(?:,\s?|:)["']?)[0-9a-f]{32}(?!\w)"""),
@@ -131,7 +131,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         re.compile(r"""((?<!\w)["'](?:d|p|q|dp|dq|qi|k)\\{0,7}["']\s{0,2}:\s{0,2}\\{0,7}["'])[\w+/=-]{16,}"""),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # The answer to `Password:` in base64, which mail servers ask.
+    # The response to `Password:` in base64, as mail servers request it.
     (
         ("ugfzc3dvcmq6",),
         re.compile(
@@ -139,7 +139,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # Given to a call by its place: `login('bob', '…')`, `connect('db', 'bob', '…')`, `pgp_sym_decrypt(note, '…')`.
+    # Positional arguments of a call: `login('bob', '…')`, `connect('db', 'bob', '…')`, `pgp_sym_decrypt(note, '…')`.
     (
         tuple(
             f"{call}({quote}"
@@ -164,7 +164,8 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # Behind the address of a database and a name, and behind a name in credentials: `new PDO('mysql:host=db', 'bob', '…')`.
+    # After a database address and a user name, and after a user name in credentials: `new PDO('mysql:host=db', 'bob',
+    # '…')`.
     (
         ("host=", "dbname=", "jdbc:"),
         re.compile(
@@ -188,7 +189,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # The words of a wallet.
+    # The seed words of a wallet.
     (
         (
             "mnemonic",
@@ -211,7 +212,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("-us",), re.compile(r"(?<!\w)[0-9a-f]{32}-us\d{1,2}(?!\w)"), PLACEHOLDER),
     (("~",), _AZURE, PLACEHOLDER),
     (("1//0",), re.compile(r"(?<![\w/.-])1//0[\w-]{20,}"), PLACEHOLDER),
-    # Addresses that are passwords themselves.
+    # URLs that are passwords themselves.
     (
         ("hooks.slack", "/webhooks/", "webhook.office"),
         re.compile(
@@ -259,7 +260,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         re.compile(r"""((?<!\w)AUTH (?:[\w.-]{1,60} )?)(?=[^\s"']*[0-9=])[^\s"',]{6,}"""),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # The community of SNMP is its password
+    # SNMP's community is its password
     (("communitydata(",), re.compile(r"""(CommunityData\(["'])(?!\[redacted)[^"'\n]{3,}"""), rf"\g<1>{PLACEHOLDER}"),
     (("pass ",), re.compile(r"""((?<=["'])PASS )(?!\[redacted)[^\s"']{4,}(?=\\[rn]|["'])"""), rf"\g<1>{PLACEHOLDER}"),
     (
@@ -293,7 +294,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # As stores keep passwords: `$2b$12$…`, `pbkdf2_sha256$…`.
+    # Stored password hashes: `$2b$12$…`, `pbkdf2_sha256$…`.
     (
         ("$",),
         re.compile(
@@ -301,7 +302,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         PLACEHOLDER,
     ),
-    # Addresses that open something to whoever has them.
+    # URLs that grant access to anyone who has them.
     (
         ("reset", "verify", "confirm", "activate", "invit", "magic"),
         re.compile(
@@ -326,7 +327,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # The code of an OAuth request, as JSON or a repr writes it.
+    # The code of an OAuth request, in JSON or a repr.
     (
         ("authorization_code",),
         re.compile(r"""((?<!\w)["']code\\{0,7}["']\s{0,2}:\s{0,2}\\{0,7}["'])(?!\[redacted)[^\s"']{6,}"""),
@@ -390,14 +391,14 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         re.compile(r"""([\s"']-(?:src|dest)?(?:store|key)pass(?:\s|["',=:]){1,4})(?!\[redacted|-)[^\s"',]{3,}"""),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # A shared key of IPsec, and the text of a code that a phone reads: `: PSK "…"`, `WIFI:T:WPA;S:guest;P:…;;`.
+    # An IPsec shared key, and the text of a Wi-Fi QR code: `: PSK "…"`, `WIFI:T:WPA;S:guest;P:…;;`.
     (("psk ",), re.compile(r"""((?<!\w)PSK\s{1,3}["'])(?!\[redacted)[^"'\n]{3,}"""), rf"\g<1>{PLACEHOLDER}"),
     (
         ("wifi:",),
         re.compile(r"(WIFI:(?:[A-OQ-Z]:[^;\n]{0,100};){0,5}P:)(?!\[redacted)[^;\n]{3,100}"),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # Of Windows
+    # Windows commands
     (
         ("schtasks", "net user", "net use", "net.exe"),
         re.compile(
@@ -419,7 +420,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # Lines of configuration: of routers, and of PostgreSQL's password file
+    # Lines of configuration: routers, and PostgreSQL's password file
     (
         (
             "snmp-server community",
@@ -455,7 +456,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # The drawn part of a path behind a version or a word for it: `/v2/…`, `/with/key/…`
+    # The random part of a path after a version or a word for a key: `/v2/…`, `/with/key/…`
     (
         ("/v1/", "/v2/", "/v3/", "/v4/", "/key/", "/keys/", "/apikey/", "/api_key/", "/token/", "/secret/"),
         re.compile(
@@ -487,7 +488,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # Said to a command that reads it: `echo … | sudo -S`.
+    # Piped to a command: `echo … | sudo -S`.
     (
         (
             "| sudo",
@@ -506,7 +507,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # A setting and its value: `CONFIG SET requirepass …`, `aws configure set aws_secret_access_key …`, `vault login …`.
+    # Settings with values: `CONFIG SET requirepass …`, `aws configure set aws_secret_access_key …`, `vault login …`.
     (
         ("requirepass", "masterauth"),
         re.compile(
@@ -529,7 +530,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # Keys of ciphers and signatures, as a line of code gives them: `hmac.new(b'…'`, `jwt.encode(payload, '…'`.
+    # Cipher and signature keys in a line of code: `hmac.new(b'…'`, `jwt.encode(payload, '…'`.
     (
         tuple(
             f"{call}("
@@ -578,7 +579,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # Statements of SQL that set a password or a key.
+    # SQL statements that set a password or a key.
     (
         ("password",),
         re.compile(
@@ -613,7 +614,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         re.compile(r"""((?<![\w.])LOGIN ["']?[\w.@+-]{1,100}["']? \\{0,3}["'])(?!\[redacted)[^"'\n\\]{3,}"""),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # Keys that stand in no PEM: of PuTTY, minisign, .NET and `openssl -text`, and the beginnings of such as were written as base64.
+    # Keys without PEM: PuTTY, minisign, .NET and `openssl -text`, and the start of base64-encoded ones.
     (
         ("private-lines", "private-mac", "private-hash"),
         re.compile(
@@ -646,7 +647,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         PLACEHOLDER,
     ),
-    # Cookies by their names, and what is followed by a cookie's attributes.
+    # Cookies by name, and values followed by a cookie's attributes.
     (
         (
             ".aspxauth=",
@@ -688,7 +689,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         rf"\g<1>{PLACEHOLDER}",
     ),
 )
-# The same, of texts that name a secret: in a sentence, behind the name, stands what is no word.
+# The same for texts that name a secret: in a sentence, the value after the name is not a word.
 _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
         ("pin ", "otp ", "cvv", "cvc", "passcode ", " code", "tan "),
@@ -728,7 +729,7 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # Behind more words of the sentence stands what is drawn: `CSRF token from POST incorrect: …`.
+    # After more words of the sentence, a random value: `CSRF token from POST incorrect: …`.
     (
         ("token ", "secret ", "password ", "credential", "session ", "api key "),
         re.compile(
@@ -753,7 +754,7 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # With quotes as HTML and JSON escape them.
+    # With quotes escaped by HTML or JSON.
     (
         ("&quot;", "&#34;", "\\u0022"),
         re.compile(
@@ -762,7 +763,7 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # A term of Erlang, `{password,<<"…">>}`; a change, `password: "" => "…"`.
+    # An Erlang term, `{password,<<"…">>}`; a change, `password: "" => "…"`.
     (
         ("password", "passwd", "secret", "token", "pass", "api_key"),
         re.compile(
@@ -784,7 +785,7 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    # Given to a call: `set_password('…')`, `HTTPBasicAuth('mo', '…')`.
+    # Arguments of a call: `set_password('…')`, `HTTPBasicAuth('mo', '…')`.
     (
         ("password(", "passwd(", "secret(", "token(", "key(", "auth(", "auth1(", "secretstr(", "secretbytes("),
         re.compile(
@@ -803,7 +804,7 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         rf"\g<1>{PLACEHOLDER}",
     ),
 )
-# JSON may write a slash as `\/`.
+# JSON may escape a slash as `\/`.
 _URL = re.compile(r""":(?:\\{0,7}/){2}([^\s"'<>:]*(?::(?!\\{0,7}/\\{0,7}/)[^\s"'<>:]*)*)""")
 _PORT = re.compile(r"\d{1,5}(?:[/?#\\]|\Z)")
 _CARD = re.compile(
@@ -814,7 +815,7 @@ _OF_IBANS = bytes(ord("0" if 48 <= code <= 57 else "A" if 65 <= code <= 90 else 
 _IBAN = re.compile(
     r"(?<![A-Za-z0-9_-])[A-Z]{2}[0-9]{2}(?=[A-Z0-9 ]{0,40}[0-9])(?:[A-Z0-9]{11,30}|(?: [A-Z0-9]{4}){2,7}(?: [A-Z0-9]{1,3})?)(?![\w-])"
 )
-# A URL writes a blank as `+` or `%20`; those of SSH2 stand between four dashes.
+# A URL encodes a blank as `+` or `%20`; SSH2 markers have four dashes.
 _BLANK = r"(?: |\+|%20)"
 _KEY_BEGINS, _KEY_ENDS = (
     re.compile(
@@ -826,18 +827,21 @@ _ANY_END = re.compile(rf"----[- ]END{_BLANK}")
 
 
 def without_private_keys(text: str) -> tuple[str, int]:
-    """By hand and not by one pattern: that would read on from every BEGIN to the end of the text."""
+    """Return the text without private keys, and the number hidden.
+
+    Not one pattern: that would scan from every BEGIN to the end of the text.
+    """
     if "PRIVATE" not in text:
         return text, 0
     parts, hidden, at = [], 0, 0
     began, ended = _KEY_BEGINS.search(text), _KEY_ENDS.search(text)
-    if ended and (began is None or ended.start() < began.start()):  # its beginning was cut away
+    if ended and (began is None or ended.start() < began.start()):  # the start of the key was cut off
         parts, hidden, at = [PLACEHOLDER], 1, ended.end()
     while found := _KEY_BEGINS.search(text, at):
         parts += [text[at : found.start()], PLACEHOLDER]
         hidden += 1
         ends = _ANY_END.search(text, found.end())
-        if ends is None:  # a key that was cut is still a key
+        if ends is None:  # a truncated key is still a key
             return "".join(parts), hidden
         close = text.find("----", ends.end())
         at = close + 4 if 0 <= close <= ends.start() + 80 else ends.end()
@@ -847,7 +851,7 @@ def without_private_keys(text: str) -> tuple[str, int]:
 
 
 def words_of(text: str) -> set[str] | None:
-    """Names and words of a text, by which its patterns are chosen; None where they are too many or too long to be remembered."""
+    """Return the words of a text, which select its patterns; None if they are too many or too long to be cached."""
     words = set(_WORD.findall(text))
     if len(text) > _ONE_WORD and (len(words) > _MOST_WORDS or max(map(len, words), default=0) > _LONGEST_WORD):
         return None
@@ -855,7 +859,7 @@ def words_of(text: str) -> set[str] | None:
 
 
 def without_known_forms(text: str, words: Collection[str] | None) -> tuple[str, int]:
-    """`text` without what is known by its look alone, and how many were hidden. `words` are `words_of` it."""
+    """Return `text` without secrets of a known form, and the number hidden. `words`: the text's `words_of`."""
     hidden = 0
     if "/" in text and ":" in text:
         text, hidden = replace_counted(_URL, _hide_userinfo, text)
@@ -872,7 +876,7 @@ def without_known_forms(text: str, words: Collection[str] | None) -> tuple[str, 
 
 
 def without_sentences(text: str, words: Collection[str] | None) -> tuple[str, int]:
-    """`text`, which names a secret, without what stands behind the name in a sentence, and how many were hidden."""
+    """Return `text`, which names a secret, without the values after the name in a sentence, and the number hidden."""
     return _without_patterns(text, _SPOKEN, words)
 
 
@@ -880,11 +884,11 @@ _Pattern = tuple[tuple[str, ...], re.Pattern[str], str]
 
 
 class _ByWord:
-    """Patterns, found by the words of a text: most words are known from the texts before, and most belong to none."""
+    """Patterns indexed by words of a text: most words are known from earlier texts, and most select no pattern."""
 
     def __init__(self, patterns: tuple[_Pattern, ...]) -> None:
         self._patterns = patterns
-        # Each look for one of the needed is a search of the whole text: those of one word are an entry of their own.
+        # Each required string is a search of the complete text, so those sharing a word have their own entry.
         self._entries: list[tuple[str, _Pattern]] = []
         for needed, pattern, replacement in patterns:
             parts = [max(_WORD.findall(need), key=len, default="") for need in needed]
@@ -899,7 +903,7 @@ class _ByWord:
         self._remembered = lru_cache(maxsize=8192)(self._numbers)
 
     def select(self, words: Collection[str] | None) -> Sequence[_Pattern]:
-        """Return the patterns that a text of these words may need, in their order; one may be there several times in a row."""
+        """Return the patterns that a text with these words may need, in order; one may occur several times in a row."""
         if words is None:
             return self._patterns
         numbers: set[int] = set()
@@ -922,7 +926,7 @@ def _without_patterns(text: str, patterns: _ByWord, words: Collection[str] | Non
         if pattern is tried:
             continue
         for need in needed:
-            if need is missing:  # of the pattern before it
+            if need is missing:  # of the previous pattern
                 continue
             if need in lower:
                 text, count = pattern.subn(replacement, text)
@@ -933,14 +937,16 @@ def _without_patterns(text: str, patterns: _ByWord, words: Collection[str] | Non
 
 
 def folded(text: str) -> str:
-    """In lower case, where a pattern that ignores case finds a letter of a to z, too: `ſ`, `ı` and the Kelvin sign are such."""
+    """Return the text in lower case, with characters that a case-insensitive pattern matches as a to z: `ſ`, `ı`
+    and the Kelvin sign.
+    """
     return text.lower() if text.isascii() else text.casefold().replace("ı", "i")
 
 
 def _without_tokens(text: str) -> tuple[str, int]:
     if not text.isascii():
         return replace_counted(_RUN, lambda found: _shown_token(found[0]), text)
-    # The same runs, without a pattern that is tried at every character: a tenth of its cost, and most texts hold none.
+    # The same runs without a pattern tried at every character, at a tenth of the cost; most texts have none.
     marked = text.encode().translate(_OF_RUNS)
     start = marked.find(_LONG_RUN)
     if start < 0:
@@ -965,7 +971,7 @@ def is_card(number: int) -> bool:
 def replace_counted(
     pattern: re.Pattern[str], hide: Callable[[re.Match[str]], str | None], text: str
 ) -> tuple[str, int]:
-    """Like `subn`, but counts only what `hide` really replaced (it answers None to leave a find alone)."""
+    """Replace like `subn`, but count only real replacements (`hide` returns None to leave a match unchanged)."""
     count = 0
 
     def replacement(found: re.Match[str]) -> str:
@@ -980,7 +986,7 @@ def replace_counted(
 
 
 def _hide_userinfo(found: re.Match[str]) -> str | None:
-    """`user:password@` in a URL: the name may stay, the password not, nor a name that is a token itself."""
+    """Return `user:password@` of a URL without password; the name stays unless it is a token."""
     rest = found[1]
     at = rest.rfind("@")
     user, colon, password = rest[: max(at, 0)].partition(":")
@@ -988,7 +994,7 @@ def _hide_userinfo(found: re.Match[str]) -> str | None:
         return None
     before = found[0][: -len(rest)]
     if colon:
-        # `host:8443/a/b@2x.png` has a port there.
+        # `host:8443/a/b@2x.png`: this is a port.
         if password in {"", PLACEHOLDER} or (_PORT.match(password) and not password.isdigit()):
             return None
         if _is_token(user):
@@ -1020,7 +1026,7 @@ def _shown_token(run: str) -> str | None:
 
 
 def _hide_iban(found: re.Match[str]) -> str | None:
-    """An account number whose check digits are right, which those of one in 97 other words are."""
+    """Return the placeholder for an account number with valid check digits, which 1 in 97 other words have."""
     characters = found[0].replace(" ", "")
     digits = "".join(str(int(character, 36)) for character in characters[4:] + characters[:4])
     return PLACEHOLDER if 15 <= len(characters) <= 34 and int(digits) % 97 == 1 else None

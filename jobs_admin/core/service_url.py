@@ -1,6 +1,6 @@
-"""URLs of stores, brokers and databases: the display form without password, strict splitting, and the form for redis-py.
+"""URLs of stores, brokers and databases: display form without password, strict splitting, and the form for redis-py.
 
-Of a mistyped URL only scheme, host and port are repeated: any other part may be the password.
+Of a mistyped URL only scheme, host and port are shown: any other part may be the password.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ _ESCAPES = "; in a user or password write @ as %40, # as %23, / as %2F, ? as %3F
 
 
 class Unreadable(ValueError):
-    """A URL whose parts cannot be separated with certainty. Its text never repeats the URL."""
+    """A URL whose parts cannot be separated with certainty. The message never contains the URL."""
 
 
 def split(url: str) -> SplitResult:
-    """`urlsplit`, strictly. Raises Unreadable where a character of a password was taken for the end of the server."""
+    """Return `urlsplit`, strictly.
+
+    Raises Unreadable if a character of a password was parsed as the end of the server.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -36,7 +39,7 @@ def split(url: str) -> SplitResult:
 
 
 def display_url(url: str) -> str:
-    """Return the URL's scheme, host and port where they are beyond doubt, else its scheme, else none of it."""
+    """Return the URL's scheme, host and port if they are certain, else its scheme, else neither."""
     scheme = scheme_of(url)
     if not scheme:
         return "not a URL"
@@ -53,12 +56,12 @@ def display_url(url: str) -> str:
 
 
 def scheme_of(url: str) -> str:
-    """Return the URL's scheme if it is a known one; empty else, because `password@host:1` has a scheme too."""
+    """Return the URL's scheme if it is a known one; else "", because `password@host:1` has a scheme too."""
     scheme = url.partition(":")[0].lower()
     return scheme if scheme in _SCHEMES else ""
 
 
-# What redis-py's connections take from a URL. It hands every other word on to them, and they raise at each connect.
+# URL options that redis-py's connections accept. Other options are passed on and raise at each connect.
 _KNOWN = frozenset(
     {
         "db", "username", "password", "path", "client_name", "protocol", "encoding", "encoding_errors",
@@ -69,18 +72,18 @@ _KNOWN = frozenset(
 
 
 def for_redis_py(url: str) -> str:
-    """The same server for `redis.Redis.from_url`.
+    """Return the URL of the same server for `redis.Redis.from_url`.
 
-    `ssl_cert_reqs=CERT_REQUIRED` becomes `required`, `redis+socket://` becomes `unix://`, `virtual_host` becomes
-    `db`; what only kombu understands (`visibility_timeout`, …) is left out. A URL that is no Redis URL comes back
-    as it was: whoever opens it says so. Raises address.Unreadable, whose text may be shown.
+    `ssl_cert_reqs=CERT_REQUIRED` becomes `required`, `redis+socket://` becomes `unix://`, `virtual_host` becomes `db`;
+    options that only kombu knows (`visibility_timeout`, …) are removed. A URL of another scheme is returned unchanged;
+    the code that opens it reports it. Raises address.Unreadable, whose message may be shown.
     """
     parts = split(url)
     scheme = "unix" if parts.scheme == "redis+socket" else parts.scheme
     if scheme not in {"redis", "rediss", "unix"}:
         return url
     if scheme != "unix" and parts.path.replace("/", "") and not parts.path.replace("/", "").isdecimal():
-        # redis-py would take database 0 for it, and Celery none.
+        # redis-py would use database 0, Celery none.
         raise Unreadable("the path must be a database number, such as /0")
     options = []
     for name, value in parse_qsl(parts.query):
@@ -91,5 +94,5 @@ def for_redis_py(url: str) -> str:
         if name in _KNOWN or (name.startswith("ssl_") and scheme == "rediss"):
             options.append((name, value))
     made = urlunsplit(parts._replace(scheme=scheme, query=urlencode(options)))
-    # urlunsplit writes `unix:/run/x.sock` where there is no host; redis-py wants both slashes.
+    # urlunsplit writes `unix:/run/x.sock` without a host; redis-py requires both slashes.
     return made if "://" in made else made.replace(":", "://", 1)

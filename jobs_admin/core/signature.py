@@ -1,4 +1,4 @@
-"""The arguments that a task takes, as its workers report them, and whether a call fits them. Names only, no default values."""
+"""Signature of a task, as its workers report it, and the check of a call against it. Names only, no default values."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from jobs_admin.core.refused import Refused
 
 LONGEST = 2_000  # characters; a longer one is not reported
-_MOST_NAMED = 20  # arguments that a refusal lists
+_MOST_NAMED = 20  # arguments listed in a refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A call fits where Python itself would make it. `text` is as Python writes it: `order_id, /, currency=, *rest, key, **more`."""
+    """Signature of a task. `text` is in Python's notation: `order_id, /, currency=, *rest, key, **more`."""
 
     text: str
-    positional: tuple[str, ...] = ()  # in their order; the first `positional_only` of them have no name to a caller
+    positional: tuple[str, ...] = ()  # in order; callers cannot use the names of the first `positional_only`
     positional_only: int = 0
-    named: tuple[str, ...] = ()  # by name alone
+    named: tuple[str, ...] = ()  # keyword-only
     optional: frozenset[str] = frozenset()
     takes_more_args: bool = False
     takes_more_kwargs: bool = False
 
     def check(self, task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Raise Refused for a call that would end in a TypeError before the task's first line."""
+        """Raise Refused for a call that would raise a TypeError before the task's first line."""
         takes = f"Arguments: {self.in_parentheses}."
         if len(args) > len(self.positional) and not self.takes_more_args:
             most = len(self.positional)

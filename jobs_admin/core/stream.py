@@ -1,16 +1,14 @@
-"""The size of the stream of reports, in bytes: writers and readers count it in the same way."""
+"""Size of the stream of reports in bytes, counted the same way by writers and readers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-BESIDE = (
-    64  # bytes that a report takes in a stream beside its own: id, lengths, its share of a node (measured: 28 to 60)
-)
+BESIDE = 64  # overhead of a report in a stream: id, lengths, its share of a node (measured: 28 to 60)
 
 
-# A count is a plain whole number of at most 15 digits, which a double holds exactly. Anything else means that nobody counted.
+# A count has at most 15 digits, which a double represents exactly. Any other value means that nothing was counted.
 _COUNT = re.compile(rb"[0-9]{1,15}")
 _LUA_COUNT = """
 local function counted(key)
@@ -29,9 +27,10 @@ end
 
 
 def with_counted(text: str) -> str:
-    """A script with the functions `counted(key)`, the bytes of the stream or nil where the count is missing, and
-    `count_on(key, bytes)` for bytes that came or went (negative). Where the count is missing, the next writer of a
-    report measures.
+    """Return a script with two functions.
+
+    `counted(key)` returns the bytes of the stream, or nil if the count is missing. `count_on(key, bytes)` adds bytes,
+    negative ones for removed reports. If the count is missing, the next writer of a report measures it.
     """
     return _LUA_COUNT + text
 
@@ -41,10 +40,10 @@ COUNT_ON = with_counted("count_on(KEYS[1], tonumber(ARGV[1])) return 1")
 
 
 def parse_count(value: bytes | None) -> int | None:
-    """Return the stored count; None where it is missing."""
+    """Return the stored count; None if it is missing."""
     return int(value) if value is not None and _COUNT.fullmatch(value) else None
 
 
 def weight(entry: Mapping[bytes, bytes]) -> int:
-    """Bytes that a report takes there, within some per cent."""
+    """Return the bytes that a report takes in the stream, to within a few per cent."""
     return BESIDE + sum(len(name) + len(value) for name, value in entry.items())

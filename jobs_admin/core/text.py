@@ -1,21 +1,22 @@
-"""Text that arrives from outside, made fit to be stored and shown."""
+"""Text from outside, made safe to store and show."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-# What no database column or UTF-8 file takes: NUL (PostgreSQL), and halves of surrogate pairs (both).
+# Rejected by database columns and UTF-8 files: NUL (PostgreSQL) and lone surrogates (both).
 _REFUSED = re.compile("[\x00\ud800-\udfff]")
 
-# What would move the cursor, colour the screen, or turn and hide the text around it.
+# Characters that move the cursor, colour the screen, or reverse or hide the text around them.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-# The same, but for what ends or indents lines.
+# The same without line ends and tabs.
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 
 def representable(text: str) -> str:
-    """`text` with every NUL as ␀ and every lone surrogate as its escape (`\\udcff`), so that nothing is hidden."""
-    if text.isascii() and "\x00" not in text:  # the usual case, without a scan by pattern
+    """Return `text` with each NUL as ␀ and each lone surrogate as its escape (`\\udcff`), so that nothing is hidden."""
+    if text.isascii() and "\x00" not in text:  # the usual case, without a regular expression
         return text
     return _REFUSED.sub(_visible, text)
 
@@ -26,21 +27,28 @@ def _visible(found: re.Match[str]) -> str:
 
 
 def whole_number(text: str | None, digits: int = 18) -> int | None:
-    """The number that `text` is, of at most `digits` digits; None where it is none. For ids and cursors from outside.
+    """Return the number in `text`, of at most `digits` digits; None if it is not one. For ids and cursors from outside.
 
-    Plain digits alone: `int` would read signs, blanks and the digits of other scripts too. 18 of them fit a column.
+    Only ASCII digits: `int` would also accept signs, blanks and digits of other scripts. 18 digits fit a column.
     """
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= digits else None
 
 
+def list_some(names: Sequence[str], most: int) -> str:
+    """Return the first `most` names and the number of the others: `a, b and 3 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
 def terminal_line(text: str, width: int) -> str:
-    """`text` for a terminal: one line of at most `width` characters, with every control character as its escape."""
+    """Return `text` for a terminal: one line of at most `width` characters, with control characters escaped."""
     text = _CONTROL.sub(_escaped, text.replace("\n", " "))
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def marked(text: str) -> str:
-    """`text` for a page, HTML included: what would move, hide or turn the text around it as its number (⟨U+202E⟩)."""
+    """Return `text` for a page, HTML included: characters that move, hide or reverse text are shown as numbers
+    (⟨U+202E⟩).
+    """
     return _UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
 
 
@@ -50,13 +58,16 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Return whether the whole text fits a pattern whose only wildcard is `*`. Takes time linear in both, however many stars."""
+    """Return whether the complete text matches a pattern whose only wildcard is `*`.
+
+    Linear in both, with any number of stars.
+    """
     first, *others = pattern.split("*")
     if not others:
         return text == pattern
     if not text.startswith(first):
         return False
-    # Each piece between two stars at its first place after the one before: no choice is ever tried twice.
+    # Each piece between two stars at its first position after the previous one: no backtracking.
     at = len(first)
     for piece in others[:-1]:
         found = text.find(piece, at)
@@ -66,7 +77,7 @@ def fits(pattern: str, text: str) -> bool:
     return len(text) - len(others[-1]) >= at and text.endswith(others[-1])
 
 
-# Names that many libraries give to a class: alone they do not tell which error it is.
+# Class names that many libraries use: alone they do not identify an error.
 _SHARED_NAMES = frozenset(
     "Error Exception Failure Failed Fault Timeout NotFound Forbidden Unauthorized BadRequest Conflict HTTPError "  # noqa: SIM905
     "HTTPException ConnectionError TimeoutError ValidationError IntegrityError OperationalError DatabaseError DataError "
@@ -79,9 +90,10 @@ _GENERIC_MODULES = frozenset(
 
 
 def class_name(error_type: str) -> str:
-    """The class without its module, `smtplib.SMTPServerDisconnected` as `SMTPServerDisconnected`; `_csv.Error` stays.
+    """Return the class without its module, `smtplib.SMTPServerDisconnected` as `SMTPServerDisconnected`; `_csv.Error`
+    stays.
 
-    A name that many libraries share keeps the module that distinguishes them: `requests.exceptions.HTTPError` is
+    A name that many libraries use keeps the module that distinguishes it: `requests.exceptions.HTTPError` is
     `requests.HTTPError`.
     """
     *modules, name = error_type.rstrip(".").split(".")

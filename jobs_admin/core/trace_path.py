@@ -1,4 +1,6 @@
-"""The parts of a trace that count: its way through the application, its causes, and whether a library raised it."""
+"""Parts of a trace that count for a fingerprint: its path through the application, its causes, and whether a
+library raised it.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,22 @@ from jobs_admin.core.normalising import normalise
 from jobs_admin.core.text import fits
 from jobs_admin.core.traces import Frame, Raised, chain_of, place_of
 
-# Python before 3.12 runs the first three as functions of their own; the last is no place that anybody gave a name.
+# Python before 3.12 runs the first three as functions; the last has no name in the code.
 _UNNAMED = {"<listcomp>", "<dictcomp>", "<setcomp>", "<lambda>"}
-# What decorators and helpers for retries call the functions that they put around others.
+# Names of inner functions of decorators and retry helpers.
 _AROUND = re.compile(
     r"_*(?:wrap(?:per|ped|s)?|inner|inner_function|decorat(?:or|ed|e)|(?:\w{1,40}_with_|with_)?retr(?:y|ies|ied|ying)|call_with_\w{1,60}"
     r"|\w{1,60}_(?:wrapper|wrapped|decorator)|__call__)\Z"
 )
-# `return work()`, `result = func(*args, **kwargs)`: a call of something that it was given.
+# `return work()`, `result = func(*args, **kwargs)`: a call of an argument.
 _PASSES_ON = re.compile(r"(?:return |[a-z_]\w{0,60} = )?(?:await )?([a-z_]\w{0,60})\((?:\*[^()]{0,200})?\)\Z")
 
 
 def on_the_way(frames: Sequence[Frame]) -> list[Frame]:
-    """The frames of an exception without those of the application that only pass on to the next: they come and go with releases."""
-    ahead: set[str] = set()  # functions further in
+    """Return an exception's frames without application frames that only call the next one: they change with
+    releases.
+    """
+    ahead: set[str] = set()  # functions of inner frames
     counted: list[Frame] = []
     for n in range(len(frames) - 1, -1, -1):
         frame = frames[n]
@@ -33,7 +37,7 @@ def on_the_way(frames: Sequence[Frame]) -> list[Frame]:
             passes = _PASSES_ON.match(frame.code)
             if frame.function in _UNNAMED:
                 continue
-            # Given under another name than the one that it has: no function of that name is called later.
+            # Passed under another name than its own: no function with that name is called later.
             is_given = passes and frames[n + 1 : n + 2] and frames[n + 1].is_application and passes[1] not in ahead
             if ahead and (_AROUND.match(frame.function) or (is_given and not counted[-1].function.startswith("__"))):
                 continue
@@ -45,22 +49,23 @@ def on_the_way(frames: Sequence[Frame]) -> list[Frame]:
 @dataclass(frozen=True, slots=True)
 class Cause:
     type: str
-    first_line: str  # the first line of its message in small letters, without its number
+    first_line: str  # first line of its message in lower case, without its number
     plain: str
-    words: str  # its message as it is
+    words: str  # its unchanged message
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The parts of a trace that count."""
+    """Parts of a trace that count."""
 
-    frames: tuple[str, ...]  # where the last exception went through the application
-    causes: tuple[tuple[str, str], ...]  # type and message: the first cause, and what the application raised since
+    frames: tuple[str, ...]  # path of the last exception through the application
+    # type and message: the first cause, and those that the application raised later
+    causes: tuple[tuple[str, str], ...]
     own_causes: tuple[tuple[str, str], ...]  # the same without the first cause
-    wrapped: tuple[Cause, ...]  # the causes that say enough to be recognised, where a library raised the last exception
+    wrapped: tuple[Cause, ...]  # causes with enough text to be recognised, if a library raised the last exception
     is_of_library: bool  # a library raised it
     template: Template | None
-    code: str  # the line of the application that raised
+    code: str  # the application's line that raised
     last_words: str
     culprit: str
 
@@ -69,10 +74,11 @@ _NO_PATH = Path((), (), (), (), False, None, "", "", "")
 
 
 def path_of(trace: str, ignored: tuple[str, ...]) -> Path:
-    """Return the path of a trace without the message at its end (`traces.stack`). `ignored`: globs over `file in
-    function`.
+    """Return the path of a trace without the message at its end (`traces.stack`).
+
+    `ignored`: globs over `file in function`.
     """
-    # Most failures come with a trace that was seen before; many are kept of the usual length, few of the long ones.
+    # Cached, because most traces repeat: many of the usual length, few long ones.
     return (_path_of_usual if len(trace) <= USUAL_TRACE else _path_of_long)(trace, ignored)
 
 
@@ -82,7 +88,7 @@ def _path_through(trace: str, ignored: tuple[str, ...]) -> Path:
         return _NO_PATH
     last = chain[-1]
     of_application = [[place_of(f) for f in on_the_way(one.frames) if is_counted(f, ignored)] for one in chain]
-    # Without a frame of the application, that of its latest cause; else the innermost place in a library.
+    # Without an application frame, use its latest cause's; else the innermost library location.
     application = next((places for places in reversed(of_application) if places), [])
     counted = application or [place_of(f) for f in last.frames[-1:]]
     causes = [_cause(one) for one in chain[:-1]]
@@ -108,7 +114,7 @@ def _path_through(trace: str, ignored: tuple[str, ...]) -> Path:
     )
 
 
-USUAL_TRACE = 8 * 1024  # characters of a trace that caches hold many of
+USUAL_TRACE = 8 * 1024  # characters of a trace, for the larger cache
 _path_of_usual = lru_cache(maxsize=4096)(_path_through)
 _path_of_long = lru_cache(maxsize=64)(_path_through)
 
@@ -117,10 +123,12 @@ _LOOKUPS = {"KeyError", "AttributeError", "IndexError", "StopIteration", "Module
 
 
 def _without_lookups(chain: list[Raised]) -> list[Raised]:
-    """Without the first causes that are only how a library looks things up: `except KeyError:` and then it went on."""
+    """Return the chain without first causes that are only a library's lookups: `except KeyError:`, then it
+    continued.
+    """
     first = 0
     for one in chain[:-1]:
-        # How asyncio ends what took too long is no cause either.
+        # asyncio's way to end a slow task is not a cause either.
         is_end = one.error.endswith("CancelledError")
         if not is_end and (one.leads_on or one.error not in _LOOKUPS or any(f.is_application for f in one.frames)):
             break
@@ -134,7 +142,7 @@ _NUMBER_BEFORE = re.compile(r"\[Errno -?\d{1,6}\] ")
 
 def _cause(one: Raised) -> Cause:
     error, message = one.error, one.message
-    if caused := _CAUSED_BY.search(message):  # what the older urllib3 tells only in words
+    if caused := _CAUSED_BY.search(message):  # older urllib3 versions only mention the cause in the message
         error, message = caused.groups()
     name = name_of(error)
     brief = _NUMBER_BEFORE.sub("", message.strip().partition("\n")[0], count=1).lower()
@@ -142,7 +150,7 @@ def _cause(one: Raised) -> Cause:
 
 
 def is_counted(frame: Frame, ignored: tuple[str, ...]) -> bool:
-    """Return whether the frame is of the application, and no rule leaves it out."""
+    """Return whether the frame is the application's and no rule ignores it."""
     if not frame.is_application:
         return False
     if not ignored:
@@ -152,5 +160,5 @@ def is_counted(frame: Frame, ignored: tuple[str, ...]) -> bool:
 
 
 def ignores(pattern: str, place: str) -> bool:
-    """Return whether a rule with this pattern would leave the frame `file in function` out."""
+    """Return whether a rule with this pattern ignores the frame `file in function`."""
     return fits(pattern, place)

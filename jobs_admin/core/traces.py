@@ -1,6 +1,7 @@
-"""Tracebacks as text, parsed: the frames and exceptions of the chain. Python, and JavaScript as V8 writes `error.stack`.
+"""Parser of tracebacks: frames and exceptions of the chain. Python, and JavaScript in V8's `error.stack` format.
 
-A JavaScript stack has the error first, then its frames, the innermost first; `error.cause` is not in it. Nothing is judged here.
+A JavaScript stack starts with the error, then its frames, innermost first; it does not contain `error.cause`. Nothing
+is evaluated here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from jobs_admin.core.normalising import MOST_MESSAGE
 
 _AT = "\n    at "
-_MOST_FRAMES = 100  # V8 writes ten, unless it is told otherwise
+_MOST_FRAMES = 100  # V8 writes ten by default
 _LONGEST = 2_000  # characters of a line
 # `TypeError: text`, `AxiosError`, `TypeError [ERR_INVALID_ARG_TYPE]: text`
 _HEAD = re.compile(r"(?:Uncaught )?([A-Za-z_$][\w.$]{0,200})(?: \[\w{1,100}\])?(?:: |:?\Z|(?=\n))")
@@ -25,23 +26,23 @@ _RECEIVER = re.compile(r".*[.#](?=[^.#\]]+\Z)")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One line `at …`. `line` is 0 where the engine knows none (`native`, `<anonymous>`)."""
+    """One `at …` line. `line` is 0 if the engine has none (`native`, `<anonymous>`)."""
 
     file: str
     line: int
     function: str
-    is_application: bool  # False: of Node itself or of a package
+    is_application: bool  # False: of Node itself or a package
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    error: str  # the type as printed; "" where the text does not begin with one
+    error: str  # type as printed; "" if the text does not start with one
     message: str
-    calls: tuple[Call, ...]  # the innermost first
+    calls: tuple[Call, ...]  # innermost first
 
 
 def stack_of(text: str) -> Stack | None:
-    """Return what a stack says; None where the text is none. Linear in the text, whatever it is."""
+    """Return a parsed stack; None if the text is not one. Linear in any text."""
     place = _first_call(text)
     if place < 0:
         return None
@@ -51,7 +52,7 @@ def stack_of(text: str) -> Stack | None:
 
 
 def error_of(head: str) -> tuple[str, str]:
-    """Type and words of `TypeError: text`; ("", head) where it begins with no type."""
+    """Return type and message of `TypeError: text`; ("", head) if it does not start with a type."""
     found = _HEAD.match(head)
     if found is None or not (found[1][:1].isupper() or found[1].endswith("Error")):
         return "", head
@@ -59,7 +60,7 @@ def error_of(head: str) -> tuple[str, str]:
 
 
 def without_message(text: str, message: str) -> str:
-    """The stack without the message at its head, where that only repeats `message`."""
+    """Return the stack without the message at its head, if that only repeats `message`."""
     place = _first_call(text)
     error, words = error_of(text[:place]) if place >= 0 else ("", "")
     if not error or not words or words != message.strip():
@@ -68,8 +69,8 @@ def without_message(text: str, message: str) -> str:
 
 
 def apart(text: str, most: int = 100) -> list[str]:
-    """Stacks that were joined by line ends, the first first: the last `most` at most, with all text before them in the
-    first of these.
+    """Return stacks that were joined by line breaks, in order: at most the last `most`, with all earlier text in
+    the first of these.
     """
     found: list[str] = []
     end = len(text)
@@ -85,11 +86,14 @@ def apart(text: str, most: int = 100) -> list[str]:
 
 
 def _first_call(text: str) -> int:
-    """Return where the frames begin; -1 where there are none. Of a message that looks like frames, its own are the last in a row."""
+    """Return where the frames start; -1 without frames.
+
+    If the message looks like frames, the stack's own are the last block.
+    """
     if text.startswith(_AT[1:]):
         return -1
     place = end = text.rfind(_AT)
-    # Upwards over the lines that stand without a gap: what a message of several lines says above them is not a call.
+    # Upwards over adjacent lines: lines of a multi-line message above them are not calls.
     while place > 0:
         above = text.rfind("\n", 0, place)
         if above < 0 or not text.startswith(_AT, above):
@@ -114,12 +118,12 @@ def _call(line: str) -> Call:
 
 
 def _name(function: str) -> str:
-    """A function's own name: by what object it was called changes with releases, of Node and of libraries."""
+    """Return a function's own name: the object it was called on changes with releases of Node and libraries."""
     own = function.partition(" [as ")[0].strip()
     return _RECEIVER.sub("", own) or "<anonymous>"
 
 
-# What is looked at. A trace is cut from its head: the error's own frames stand at its end.
+# Characters read. A trace is cut at its start: the error's own frames are at its end.
 _MOST_TRACE = 64 * 1024
 
 
@@ -128,17 +132,17 @@ class Frame:
     file: str
     line: int
     function: str
-    code: str  # the source line; "" where it is not known
+    code: str  # source line; "" if unknown
     is_application: bool  # False: of the standard library or an installed package
 
 
 def frames(trace: str) -> list[Frame]:
-    """The frames of a traceback, outermost first, causes before what they led to. Empty for other text."""
+    """Return the frames of a traceback, outermost first, causes before their effects. Empty for other text."""
     return [frame for one in chain_of(trace) for frame in one.frames]
 
 
 def stack(trace: str, message: str) -> str:
-    """The trace without the message at its end, where that only repeats `message`.
+    """Return the trace without the message at its end, if that only repeats `message`.
 
     Ten thousand jobs that failed at one place then share one stack, although each message has its own id.
     """
@@ -160,9 +164,9 @@ _NO_PACKAGE = re.compile(r"\W|\d")
 
 
 def place_of(frame: Frame) -> str:
-    """`file in function`: the same on every machine, in every release, at every line."""
-    # The last two names of the path: what stands before them differs between machines and releases. A folder that could
-    # be no package is not one: `20261108-4f1c2aa/jobs.py`.
+    """Return `file in function`: the same on every host, in every release, at every line."""
+    # The last two names of the path: those before differ between hosts and releases. A folder that cannot be a package
+    # is removed: `20261108-4f1c2aa/jobs.py`.
     names = frame.file.replace("\\", "/").split("/")[-2:]
     if len(names) == 2 and _NO_PACKAGE.search(names[0]):
         names[0] = re.sub(r"[\W_]*\d[\w.-]*", "", names[0]) or "<release>"
@@ -171,7 +175,7 @@ def place_of(frame: Frame) -> str:
 
 @dataclass(slots=True)
 class Member:
-    """One of the errors in an exception group."""
+    """An error in an exception group."""
 
     error: str
     message: str
@@ -180,11 +184,11 @@ class Member:
 
 @dataclass(slots=True)
 class Raised:
-    error: str = ""  # the type as printed
-    message: str = ""  # its message
+    error: str = ""  # type as printed
+    message: str = ""
     frames: list[Frame] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
-    leads_on: bool = False  # the next one was raised `from` it, on purpose
+    leads_on: bool = False  # the next one was raised `from` it
 
 
 _FRAME = re.compile(r'[ |+-]*File "([^"\n]{1,1000})", line (\d{1,9}), in (.{1,300})')
@@ -201,7 +205,7 @@ _MEMBER = re.compile(r" +\+(?:-\+)?-{4,} (?:\d{1,9}|\.\.\.) -{4,}\Z")
 
 
 def chain_of(trace: str) -> list[Raised]:
-    """The exceptions of a chain, the first cause first."""
+    """Return the exceptions of a chain, first cause first."""
     lines = trace[-_MOST_TRACE:].split("\n")
     if _GROUP not in trace:
         return _raised(lines) or _raised_in_javascript(trace)
@@ -224,13 +228,13 @@ def _raised_in_javascript(trace: str) -> list[Raised]:
 
 
 def _unraised(lines: list[str]) -> list[Raised]:
-    """An error that was put into a group without ever being raised: it has a type and words alone."""
+    """Return an error that was put into a group without being raised: it has only type and message."""
     kind = _TYPE.match(lines[0]) if lines else None
     return [Raised(kind[1], lines[0][kind.end() :].strip())] if kind else []
 
 
 def _without_members(lines: list[str]) -> tuple[list[str], list[list[str]]]:
-    """The lines of a group's own traceback, and those of each of its members. Groups in groups are left out."""
+    """Return the lines of a group's own traceback, and those of each member. Nested groups are omitted."""
     own: list[str] = []
     members: list[list[str]] = []
     for line in lines:
@@ -251,8 +255,8 @@ def _without_members(lines: list[str]) -> tuple[list[str], list[list[str]]]:
 def _raised(lines: list[str]) -> list[Raised]:
     found: list[Raised] = []
     now = Raised()
-    words: list[str] | None = None  # the lines of the message, while it is read
-    alone = ""  # the first line, where no frames stand before it
+    words: list[str] | None = None  # lines of the message being read
+    alone = ""  # first line, if no frames precede it
     for n, line in enumerate(lines):
         if 'File "' in line and words is None and (frame := _FRAME.match(line)):
             file, number, function = frame.groups()
@@ -261,7 +265,7 @@ def _raised(lines: list[str]) -> list[Raised]:
             is_library = _LIBRARY.search(file.replace("\\", "/").lower()) is not None
             now.frames.append(Frame(file, int(number), function.strip(), code, not is_library))
         elif line in _BETWEEN:
-            if words is None and not now.frames and (kind := _TYPE.match(alone)):  # raised nowhere: it has no traceback
+            if words is None and not now.frames and (kind := _TYPE.match(alone)):  # never raised: it has no traceback
                 now.error, words = kind[1], [alone[kind.end() :]]
             now.leads_on = line == _BETWEEN[1]
             found.append(_with_message(now, words))

@@ -1,9 +1,9 @@
-"""Trigram filters: which texts can contain a substring at all.
+"""Trigram filters: a test of which texts can contain a substring.
 
-A trigram is three bytes that follow each other in the UTF-8 of a text, A–Z as a–z. A filter has a few bits for each
-trigram of some texts, at places that a hash gives (a Bloom filter). A text that contains a substring has all trigrams of
-the substring: where the filter lacks one, none of its texts contains the substring. Where the filter has them all, the
-texts are compared. A filter does not give its texts back.
+A trigram is three consecutive bytes of a text's UTF-8, with A–Z as a–z. A filter has a few bits for each trigram of
+some texts, at positions given by a hash (a Bloom filter). A text that contains a substring has all its trigrams: if the
+filter lacks one, none of its texts contains the substring. If it has all, the texts are compared. A filter does not
+reveal its texts.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-VERSION = 1  # of these rules: filters made by other ones are made again
+VERSION = 1  # of these rules: filters of another version are rebuilt
 
 _LENGTH = 3  # bytes
-_BITS = 6  # for each trigram: 8 % of all filters have a trigram that is not in their texts
+_BITS = 6  # per trigram: 8 % of all filters have a given trigram that is not in their texts
 _STEP = 32  # a filter's size is a multiple of these bytes, so that few sizes occur
 _ONE = ord("1")
-_HALF, _LOW = 15, 0x7FFF  # bits of a hash, of which its second place has the halves in the other order
+_HALF, _LOW = 15, 0x7FFF  # bits of a hash; its second position has the halves swapped
 
 
 def _table(seed: str) -> tuple[int, ...]:
-    """A number of 30 bits for each byte: Python handles those fastest."""
+    """Return a 30-bit number for each byte: Python processes those fastest."""
     return tuple(n >> 2 for n in struct.unpack("<256I", hashlib.shake_128(seed.encode()).digest(1_024)))
 
 
@@ -34,7 +34,7 @@ def hash_trigrams(texts: Iterable[str]) -> set[int]:
     """Return the hash of each trigram in these texts."""
     found: set[tuple[int, int, int]] = set()
     for text in texts:
-        folded = text.encode("utf-8", "surrogatepass").lower()  # of bytes: only A–Z change
+        folded = text.encode("utf-8", "surrogatepass").lower()  # on bytes: only A–Z change
         found.update(zip(folded, folded[1:], folded[2:], strict=False))
     first, middle, last = _FIRST, _MIDDLE, _LAST
     return {first[a] ^ middle[b] ^ last[c] for a, b, c in found}
@@ -54,14 +54,14 @@ def build_filter(texts: Iterable[str]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """Trigrams, by their hashes, that texts must have: each of `every`, and of each of `choices` those of one side."""
+    """Required trigrams, as hashes: all of `every`, and those of one side of each of `choices`."""
 
     every: frozenset[int] = frozenset()
     choices: tuple[tuple[Required, ...], ...] = ()
 
 
 def require_all(of: Iterable[Required | None]) -> Required | None:
-    """Return what all of these require; None where they require nothing."""
+    """Return what all of these require; None if they require nothing."""
     found = [one for one in of if one is not None]
     if not found:
         return None
@@ -71,7 +71,7 @@ def require_all(of: Iterable[Required | None]) -> Required | None:
 
 
 def require_any(of: Iterable[Required | None]) -> Required | None:
-    """Return what any one of these requires; None where one of them requires nothing."""
+    """Return what any one of these requires; None if one of them requires nothing."""
     sides, found = list(of), list[Required]()
     for side in sides:
         if side is None:
@@ -83,7 +83,7 @@ def require_any(of: Iterable[Required | None]) -> Required | None:
 
 
 def build_test(required: Required) -> Callable[[bytes], bool]:
-    """Return the function that decides whether the texts of a filter may have what is required."""
+    """Return a function that tests whether a filter's texts may have what is required."""
     places: dict[int, list[tuple[int, int]]] = {}
     choices = [[build_test(side) for side in sides] for sides in required.choices]
 
@@ -100,7 +100,7 @@ def build_test(required: Required) -> Callable[[bytes], bool]:
 
 
 def _places(trigrams: Iterable[int], size: int) -> list[tuple[int, int]]:
-    """The byte and the bit of each trigram in a filter of `size` bytes."""
+    """Return byte and bit of each trigram in a filter of `size` bytes."""
     bits = size * 8
     found = {place for one in trigrams for place in (one % bits, (one >> _HALF | (one & _LOW) << _HALF) % bits)}
     return [(place // 8, 128 >> place % 8) for place in sorted(found)]

@@ -1,8 +1,8 @@
-"""Strictly parsed web addresses, and the check that an IP address is public (SSRF).
+"""Strict parsing of web addresses, and the check that an IP address is public (SSRF).
 
-No two readers can take a parsed address for different servers. Python's `is_private` and `is_global` are not used: they pass
-NAT64, 6to4, carrier-grade NAT, site-local or multicast addresses, and they differ between versions. The list is from the
-special-purpose registries of IANA (RFC 6890), read 2026.
+No two parsers can read different servers from a parsed address. Python's `is_private` and `is_global` are not used:
+they accept NAT64, 6to4, carrier-grade NAT, site-local or multicast addresses, and they differ between versions. The
+list follows IANA's special-purpose registries (RFC 6890), read in 2026.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SPECIAL = {
     "10.0.0.0/8": "private",
     "100.64.0.0/10": "behind a provider's NAT",
     "127.0.0.0/8": "loopback",
-    "168.63.129.16/32": "of the cloud's own host",  # Azure; a public number that only its machines reach
+    "168.63.129.16/32": "of the cloud's own host",  # Azure; a public address that only its hosts reach
     "169.254.0.0/16": "link-local, where clouds keep metadata",
     "172.16.0.0/12": "private",
-    "192.0.0.0/24": "of protocol assignments",  # and the metadata of one cloud, 192.0.0.192
+    "192.0.0.0/24": "of protocol assignments",  # includes a cloud's metadata service, 192.0.0.192
     "192.0.2.0/24": "for documentation",
     "192.88.99.0/24": "of 6to4 relays",
     "192.168.0.0/16": "private",
@@ -53,12 +53,12 @@ _SPECIAL = {
     "ff00::/8": "multicast",
 }
 _NETWORKS = [(ip_network(text), why) for text, why in _SPECIAL.items()]
-# All that is given out for the public of IPv6; whatever is outside of it is nobody's yet.
+# All public unicast IPv6; addresses outside are unallocated.
 _UNICAST = IPv6Network("2000::/3")
 
 
 def why_not(address: Address) -> str | None:
-    """Return what kind of address it is where it is not public; None for a public one."""
+    """Return the kind of an address that is not public; None for a public one."""
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         return "of one link only"
     for network, why in _NETWORKS:
@@ -70,7 +70,7 @@ def why_not(address: Address) -> str | None:
 
 
 def read(text: str) -> Address | None:
-    """The address that the text is; None where it is none, also where it is one only to a lenient reader (`127.1`)."""
+    """Return the address in a text; None if it is none, or only one to a lenient parser (`127.1`)."""
     try:
         return ip_address(text)
     except ValueError:
@@ -78,20 +78,20 @@ def read(text: str) -> Address | None:
 
 
 class BadAllowance(ValueError):
-    """An allowed entry that is neither a host nor a network. The text names it."""
+    """An allowed entry that is neither a host nor a network. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The targets that may be reached although they are not public: hosts by the name in the URL, and networks; each
-    with the only port that is meant, or None for all.
+    """Allowed targets that are not public: hosts by the name in the URL, and networks; each with its only port, or
+    None for all.
     """
 
     hosts: frozenset[tuple[str, int | None]] = frozenset()
     networks: tuple[tuple[Network, int | None], ...] = ()
 
     def names(self, host: str, port: int) -> bool:
-        """Return whether the host is named itself: then it may lead anywhere."""
+        """Return whether the host is listed by name: then any address of it is allowed."""
         return not self.hosts.isdisjoint({(host.lower(), None), (host.lower(), port)})
 
     def holds(self, address: Address, port: int) -> bool:
@@ -109,7 +109,7 @@ _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 
 
 def parse_allowed(entries: Iterable[str]) -> Allowed:
-    """From `hooks.internal`, `10.2.0.0/16`, `::1`, `127.0.0.1:9000`, `[::1]:9000`. Raises BadAllowance."""
+    """Parse `hooks.internal`, `10.2.0.0/16`, `::1`, `127.0.0.1:9000`, `[::1]:9000`. Raises BadAllowance."""
     hosts, networks = set(), []
     for entry in filter(None, (entry.strip().lower() for entry in entries)):
         found = _ENTRY.fullmatch(entry)
@@ -133,13 +133,13 @@ PORTS = {"http": 80, "https": 443}
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<server>[^/?#]*)(?P<rest>.*)", re.DOTALL)
 _SERVER = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*)(?::(?P<port>[0-9]{0,5}))?")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
-# Printable, and none of those that one reader takes for another or ends at.
+# Printable characters, without those that parsers disagree about.
 _TARGET = re.compile(r"[!$-;=?-\[\]_a-z~%]*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class BadAddress(ValueError):
-    """A URL that is not asked at all. The text says what is wrong with it, and repeats nothing of its path."""
+    """A URL that is not requested. The message gives the reason, without any part of its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +151,18 @@ class WebAddress:
 
     @property
     def literal(self) -> Address | None:
-        """The host as an address, where it is one."""
+        """Host as an IP address; None if it is a name."""
         return read(self.host)
 
     @property
     def server(self) -> str:
-        """As in the header `Host`."""
+        """Value of the header `Host`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def without_path(self) -> str:
-        """Without path and query, which may hold a secret."""
+        """Address without path and query, which may contain a secret."""
         return f"{self.scheme}://{self.server}" + ("/…" if self.target not in ("", "/") else "/")
 
     def __str__(self) -> str:
@@ -170,7 +170,7 @@ class WebAddress:
 
 
 def parse(url: str) -> WebAddress:
-    """Raises BadAddress."""
+    """Parse a URL. Raises BadAddress."""
     if len(url) > LONGEST:
         raise BadAddress(f"A URL must have at most {LONGEST} characters.")
     if not url.isascii() or any(c <= " " or c == "\x7f" for c in url):
@@ -210,7 +210,7 @@ def _host(host: str) -> str:
         raise BadAddress(
             "The host of the URL cannot be read. Use a name, or an address such as 203.0.113.7 or [2001:db8::7]."
         )
-    # 0x7f.1, 127.1, 2130706433 and 0177.0.0.1 are 127.0.0.1 to a lenient reader, and a name to another.
+    # 0x7f.1, 127.1, 2130706433 and 0177.0.0.1 are 127.0.0.1 to a lenient parser, and names to another.
     if _NUMBER.fullmatch(labels[-1]) and read(host) is None:
         raise BadAddress("Write an IPv4 address as four numbers from 0 to 255, without leading zeros.")
     return host

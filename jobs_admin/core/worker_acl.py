@@ -1,19 +1,20 @@
-"""The rights of a source's workers in the store, as its access control list takes them: `ACL SETUSER name …`.
+"""Rights of a source's workers in the store, as arguments of `ACL SETUSER name …`.
 
-A worker reads and writes what belongs to its own source, reads what the desk publishes for all, and reaches nothing else. Its
-scripts run under the same rights.
+A worker reads and writes its own source's data, reads what the desk publishes for all, and can access nothing else. Its
+scripts run with the same rights.
 """
 
 from __future__ import annotations
 
 from jobs_admin.core import keys
 
-# Of redis-py and the Node agent, with each connection.
+# Commands that redis-py and the Node agent send with each connection.
 _CONNECTION = ("ping", "select", "client|setname", "client|setinfo", "acl|whoami")
 _SCRIPTS = ("eval", "evalsha", "script|load", "time")
 _TRANSACTIONS = ("multi", "exec", "discard")
 _READS = (
-    "exists", "get", "hexists", "hget", "hgetall", "hkeys", "hlen", "lindex", "memory|usage", "mget", "pttl", "sismember", "smembers",
+    "exists", "get", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "lindex",
+    "memory|usage", "mget", "pttl", "sismember", "smembers",
     "type", "xlen", "zcard", "zcount", "zrange", "zrangebyscore", "zrank", "zscore",
 )  # fmt: skip
 _WRITES = (
@@ -24,18 +25,29 @@ COMMANDS = (*_CONNECTION, *_SCRIPTS, *_TRANSACTIONS, *_READS, *_WRITES)
 
 
 def user_of(source: str) -> str:
-    """The name that `manage.py worker-acl` gives to the user of a source's workers."""
+    """Return the name that `manage.py worker-acl` gives to a source's workers."""
     return f"redrive-{source}"
 
 
 def read_keys(source: str, prefix: str = keys.PREFIX) -> list[str]:
-    """The keys that a source's workers read and none writes."""
+    """Return the keys that a source's workers may read and not write."""
     return [keys.switch(prefix), keys.policies(prefix), keys.policies_version(prefix), keys.pauses(source, prefix)]
 
 
 def written_keys(source: str, prefix: str = keys.PREFIX) -> list[str]:
-    """Patterns of what a source's workers read and write. A source's name holds no character that means something in one."""
-    exact = (keys.failures, keys.failures_bytes, keys.workers, keys.dropped, keys.in_hand, keys.kept_boots)
+    """Return patterns of keys that a source's workers read and write.
+
+    A source name contains no special character of patterns.
+    """
+    exact = (
+        keys.failures,
+        keys.failures_bytes,
+        keys.workers,
+        keys.dropped,
+        keys.in_hand,
+        keys.kept_boots,
+        keys.breakers,
+    )
     return [
         *(name(source, prefix) for name in exact),
         keys.tasks(source, "*", prefix),
@@ -47,7 +59,7 @@ def written_keys(source: str, prefix: str = keys.PREFIX) -> list[str]:
 
 
 def beyond(source: str, prefix: str = keys.PREFIX) -> list[tuple[str, ...]]:
-    """Commands that such a user must not be allowed: for ACL DRYRUN."""
+    """Return commands that the user must not be allowed to run, for ACL DRYRUN."""
     another = "other" if source != "other" else "another"
     return [
         ("XADD", keys.failures(another, prefix), "*", "v", "1"),
@@ -61,7 +73,7 @@ def beyond(source: str, prefix: str = keys.PREFIX) -> list[tuple[str, ...]]:
 
 
 def rules(source: str, prefix: str = keys.PREFIX) -> list[str]:
-    """Everything of a user but its passwords, as arguments of ACL SETUSER. They replace what it was allowed before."""
+    """Return the user's definition without passwords, as arguments of ACL SETUSER. It replaces earlier rights."""
     return [
         "on",
         "resetkeys",

@@ -1,4 +1,4 @@
-"""The audit of acts and refusals: a chain in which no row can be changed, moved, added or taken out unnoticed."""
+"""Audit of acts and refusals: a hash chain in which no row can be changed, moved, added or removed unnoticed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobs_admin.core.text import representable, whole_number
 from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import ADMIN, Viewer
 
-# Names the lock under which the chain grows (PostgreSQL's advisory locks are numbers).
+# Identifies the lock under which the chain grows (PostgreSQL's advisory locks are numbers).
 _CHAIN_LOCK = 0x7265_6472_6976_6500
 _FIRST = "0" * 64
 COUNT_CAP = 10_000
@@ -35,9 +35,9 @@ def record(
     after: Any = None,
     allowed: bool = True,
 ) -> AuditEvent:
-    """Write down an act (`replay.start`) or its refusal (`allowed=False`), in the transaction of the act itself.
+    """Record an act (`replay.start`) or its refusal (`allowed=False`), in the transaction of the act itself.
 
-    Raises TransactionManagementError outside a transaction: an act and its record must stand or fall together.
+    Raises TransactionManagementError outside a transaction: an act and its record must be committed together.
     """
     entry = Entry(object, source=source, reason=reason, before=before, after=after, allowed=allowed)
     return record_all(viewer, act, [entry])[0]
@@ -56,10 +56,10 @@ class Entry:
 
 
 def record_all(viewer: Viewer, act: str, entries: Sequence[Entry]) -> list[AuditEvent]:
-    """`record` of one act on many objects, in two statements. Their ids follow each other.
+    """Record one act on many objects, in two statements. The rows get consecutive ids.
 
-    Lock what the act changes before this: whoever holds the chain and then waits for a row could wait for one whose
-    holder waits for the chain.
+    Lock the rows that the act changes before this call: a process that holds the chain and waits for a row could
+    deadlock with one that holds the row and waits for the chain.
     """
     if not connection.in_atomic_block:
         raise transaction.TransactionManagementError(
@@ -94,18 +94,18 @@ def record_all(viewer: Viewer, act: str, entries: Sequence[Entry]) -> list[Audit
 @dataclass(frozen=True, slots=True)
 class AuditPage:
     rows: list[AuditEvent]
-    next: str | None  # `after` of the page that follows; None on the last
-    count: int  # of all that match, at most COUNT_CAP
+    next: str | None  # `after` of the next page; None on the last
+    count: int  # of all matches, at most COUNT_CAP
     count_is_capped: bool
 
 
 def list_events(
     viewer: Viewer, *, act: str = "", object: str = "", after: str | None = None, limit: int = 50
 ) -> AuditPage:
-    """Events, the latest first: those of the sources on which the viewer is admin; all, for an admin of every source.
+    """Return events, latest first: those of the sources on which the viewer is admin; all for an admin of every source.
 
-    `act` matches from its beginning (`replay` finds `replay.start`), `object` exactly (`replay:12`). An `after` that is
-    none of ours begins at the latest.
+    `act` matches by prefix (`replay` finds `replay.start`), `object` exactly (`replay:12`). An invalid `after` returns
+    the first page.
     """
     sources = viewer.sources(ADMIN)
     found = AuditEvent.objects.order_by("-id")
@@ -124,10 +124,10 @@ def list_events(
 
 
 def verify() -> int | None:
-    """The id of the first row that does not follow from the one before it; None where the chain is whole.
+    """Return the id of the first row that does not follow from the previous one; None if the chain is intact.
 
-    Finds rows that were changed, moved, added or taken out. Rows cut off at the end leave a shorter whole chain:
-    `audit_anchor` shows that.
+    Finds rows that were changed, moved, added or removed. Rows removed at the end leave a shorter intact chain, which
+    `audit_anchor` detects.
     """
     previous = _FIRST
     for event in AuditEvent.objects.order_by("id").iterator(chunk_size=1000):
@@ -161,13 +161,13 @@ def _mac(previous: str, event: AuditEvent) -> str:
         "after": _plain(event.after),
         "allowed": event.allowed,
     }
-    # A project's users may have another key than a number, such as a UUID.
+    # A project's user ids need not be numbers; they may be UUIDs.
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return hmac.new(_key(), f"{previous}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 
 def sign(text: str) -> str:
-    """A MAC over this text under the key of the chain, for the anchor outside the database."""
+    """Return a MAC of this text under the chain's key, for the anchor outside the database."""
     return hmac.new(_key(), f"anchor\n{text}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -176,11 +176,11 @@ def _key() -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A value that both databases return exactly as it was stored."""
+    """Return a value that both databases return exactly as stored."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
-        # PostgreSQL keeps numbers, not floats: 50.0 may come back as 50, and NaN not at all.
+        # PostgreSQL stores JSON numbers as decimals, not floats: 50.0 may be returned as 50, and NaN is refused.
         return int(value) if value.is_integer() else value if value == value and abs(value) < 1e300 else str(value)
     if isinstance(value, dict):
         return {representable(str(k)): _plain(v) for k, v in value.items()}

@@ -1,7 +1,7 @@
-"""The head of the audit's chain, outside the database: in Redrive's store, in the log of `watch`, and in notices of alerts.
+"""Anchor of the audit chain's head outside the database: in Redrive's store, the log of `watch`, and notices of alerts.
 
-A chain whose latest rows were removed is a shorter chain without a break. The anchor shows the difference. Enters: the
-latest row, from `watch` each ten seconds; leaves: the findings of `watch`, `/readyz?strict=1`, the overview, `doctor` and
+A chain whose latest rows were removed is a shorter chain without a break, which the anchor detects. `watch` writes the
+latest row every ten seconds; the anchor produces findings for `watch`, `/readyz?strict=1`, the overview, `doctor` and
 `manage.py audit`.
 """
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 LOG_EVERY_S = 3600.0
 _SAMPLED_EVERY = timedelta(seconds=10)
-_SHORT_MAC = 16  # of 64 digits: who cannot sign cannot search for a row with the same
+_SHORT_MAC = 16  # of 64 digits: without the key, no row with the same prefix can be searched for
 _SHORT_HEAD = re.compile(r"(\d{1,18}):([0-9a-f]{16,64})")
 
 
@@ -52,7 +52,7 @@ class Head:
 class Finding:
     text: str
     fix: str
-    since: datetime | None = None  # of a missing end: the time of the anchored row
+    since: datetime | None = None  # for a missing end: the time of the anchored row
 
 
 class BadAnchor(Exception):
@@ -61,29 +61,29 @@ class BadAnchor(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A missing end of the chain: the anchored row is no longer there."""
+    """A missing end of the chain: the anchored row no longer exists."""
 
     anchor: Head
     head: Head | None  # None: the audit is empty
     has_later_records: (
         bool | None
-    )  # of other tables, between the head and the anchor; None: the gap is too short to tell
+    )  # rows of other tables, between the head and the anchor; None: the gap is too short to know
 
 
 def head() -> Head | None:
-    """Return the latest row; None where the audit is empty."""
+    """Return the latest row; None if the audit is empty."""
     row = AuditEvent.objects.order_by("-id").first()
     return Head(row.pk, row.mac, row.at) if row is not None else None
 
 
 def short_head() -> str:
-    """Return the latest row as `number:MAC` with a shortened MAC, for notices; "" where the audit is empty."""
+    """Return the latest row as `number:MAC` with a shortened MAC, for notices; "" if the audit is empty."""
     latest = head()
     return f"{latest.id}:{latest.mac[:_SHORT_MAC]}" if latest else ""
 
 
 def compare(text: str) -> Finding | None:
-    """Return the finding where the audit lacks the row of a head as `short_head` returned it. Raises ValueError for another text."""
+    """Return the finding if the audit lacks the row of a `short_head`. Raises ValueError for another text."""
     given = _SHORT_HEAD.fullmatch(text.strip())
     if given is None:
         raise ValueError(text)
@@ -94,7 +94,7 @@ def compare(text: str) -> Finding | None:
 
 
 def read() -> Head | None:
-    """Return the anchor in the store; None where there is none. Raises BadAnchor and redis.RedisError."""
+    """Return the anchor in the store; None if there is none. Raises BadAnchor and redis.RedisError."""
     text = config.store().get(keys.audit_head())
     if text is None:
         return None
@@ -112,7 +112,7 @@ def read() -> Head | None:
 
 
 def missing() -> Missing | None:
-    """Return the evidence that the latest rows are gone; None where the anchored row exists, or none is anchored.
+    """Return the evidence that the latest rows are gone; None if the anchored row exists, or none is anchored.
 
     Raises BadAnchor and redis.RedisError.
     """
@@ -123,15 +123,15 @@ def missing() -> Missing | None:
     since = latest.at if latest is not None else datetime.min.replace(tzinfo=UTC)
     later = None
     if anchor.at - since > 3 * _SAMPLED_EVERY:
-        # While watch runs, queues are sampled every ten seconds. A restored backup has no samples from that time.
+        # While `watch` runs, queues are sampled every ten seconds. A restored backup has no samples from that time.
         later = DepthSample.objects.filter(at__gt=since + _SAMPLED_EVERY, at__lte=anchor.at).exists()
     return Missing(anchor, latest, later)
 
 
 def advance() -> bool:
-    """Anchor the latest row if the row anchored before still exists. Return whether the anchor moved.
+    """Anchor the latest row if the previously anchored row still exists. Return whether the anchor moved.
 
-    Raises redis.RedisError. Where rows are missing the anchor stays, and so does the finding.
+    Raises redis.RedisError. If rows are missing, the anchor stays, and so does the finding.
     """
     latest = head()
     try:
@@ -192,7 +192,7 @@ def findings() -> list[Finding]:
         found.append(
             Finding(text, "Compare with a backup. After a change of SECRET_KEY, all older entries look changed.")
         )
-    # Where the store does not answer, the check of the store reports it.
+    # If the store does not answer, the check of the store reports it.
     with suppress(redis.RedisError, config.BadConfiguration):
         if (end := end_finding()) is not None:
             found.append(end)
@@ -200,7 +200,9 @@ def findings() -> list[Finding]:
 
 
 def end_finding() -> Finding | None:
-    """Return the finding where the latest entries are missing or the anchor is unreadable; None otherwise. Costs two look-ups.
+    """Return the finding if the latest entries are missing or the anchor is unreadable; None otherwise.
+
+    Costs two lookups.
 
     Raises redis.RedisError and config.BadConfiguration.
     """

@@ -1,22 +1,22 @@
-"""The rules of grouping that are in force, as fingerprints take them: frames that are ignored, groups that are split.
+"""Grouping rules in force, in the form that fingerprints need: ignored frames and split groups.
 
-Merges are not among them: those are aliases (table GroupAlias), and a new failure finds its group by them.
+Merges are not included: they are aliases (table GroupAlias), by which a new failure finds its group.
 """
 
 from __future__ import annotations
 
 import time
 
-from jobs_admin.core.fingerprint import Rules, Split
-from jobs_admin.models import GroupAlias, GroupRule
-from jobs_admin.models.group_rule import GroupRuleKind
+from jobs_admin.core.fingerprint import Fingerprint, Rules, Split, fingerprint
+from jobs_admin.models import Attempt, Failure, GroupAlias, GroupRule
+from jobs_admin.models.group import GroupRuleKind
 
 _CACHED_S = 1.0
 _cached: tuple[float, Rules] | None = None
 
 
 def current() -> Rules:
-    """The rules in force, at most a second old."""
+    """Return the rules in force, at most a second old."""
     global _cached
     now = time.monotonic()
     if _cached is None or not 0 <= now - _cached[0] < _CACHED_S:
@@ -25,13 +25,16 @@ def current() -> Rules:
 
 
 def forget() -> None:
-    """Read the rules again the next time: this process changed them."""
+    """Clear the cache after a change by this process."""
     global _cached
     _cached = None
 
 
 def read_rules(*, but: int | None = None) -> Rules:
-    """The rules in force now, `but` one of them. Where two say different things of one group, the newer one counts."""
+    """Return the rules in force now, except `but`.
+
+    If two contradict each other about a group, the newer one applies.
+    """
     rows = GroupRule.objects.filter(is_withdrawn=False, kind__in=(GroupRuleKind.IGNORE, GroupRuleKind.SPLIT))
     rules = list(rows.exclude(pk=but).select_related("group").order_by("pk"))
     ignored = tuple(dict.fromkeys(rule.frame for rule in rules if rule.kind == GroupRuleKind.IGNORE))
@@ -40,8 +43,20 @@ def read_rules(*, but: int | None = None) -> Rules:
         if rule.kind == GroupRuleKind.SPLIT and rule.group is not None:
             splits[rule.group.fingerprint] = Split(rule.group.fingerprint, rule.by)
     if splits:
-        # What was merged into a group is split with it.
+        # A group merged into a split group is split with it.
         named = GroupAlias.objects.filter(group__fingerprint__in=list(splits))
-        for alias, fingerprint in named.values_list("fingerprint", "group__fingerprint"):
-            splits.setdefault(alias, splits[fingerprint])
+        for alias, name in named.values_list("fingerprint", "group__fingerprint"):
+            splits.setdefault(alias, splits[name])
     return Rules(ignored, splits)
+
+
+def printed(failure: Failure, rules: Rules, attempt: Attempt | None = None) -> Fingerprint:
+    """Return the fingerprint of a known failure, or of one of its attempts, under these rules."""
+    error = attempt or failure
+    trace = error.traceback.text if error.traceback else ""
+    return fingerprint(error.error_type, error.message, trace, rules, facts_of(failure))
+
+
+def facts_of(failure: Failure) -> dict[str, str]:
+    """Return the properties that groups can be split by, except the message."""
+    return {name: getattr(failure, name) for name in ("task", "queue", "source", "tenant", "release")}

@@ -1,7 +1,7 @@
-"""A process beside this one that decrypts messages: `python -m jobs_admin.db.opening`.
+"""A process that decrypts messages for its parent: `python -m jobs_admin.db.opening`.
 
-Decrypting is the most that Python itself has to do for a job that is sent, and a second thread would only take turns
-with what claims and marks. It knows no Django, no table and no queue, and ends with the pipe that it reads.
+Decryption is the most expensive Python work per sent job, and a second thread would only compete with the one that
+claims and marks. The process uses no Django, table or queue, and ends with the pipe that it reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from jobs_admin.installation import ROOT
 
-PIPE_BYTES = 1 << 20  # what everybody may have on Linux
+PIPE_BYTES = 1 << 20  # allowed to every user on Linux
 
 
 class OpenerGone(Exception):
@@ -25,29 +25,32 @@ class OpenerGone(Exception):
 
 
 class Opener:
-    """A process that decrypts. One request at a time: of two, each could wait for the other to be read."""
+    """A process that decrypts. One request at a time: with two, both ends could wait for the other to read."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """Start the process with an empty first request, and return at once. `keys` are those of REDRIVE_PAYLOAD_KEYS."""
+        """Start the process with an empty first request, and return immediately.
+
+        `keys` are those of REDRIVE_PAYLOAD_KEYS.
+        """
         self._process = subprocess.Popen(
             [sys.executable, "-m", "jobs_admin.db.opening"],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pipesize=PIPE_BYTES,
-            start_new_session=True,  # who ends us at a terminal ends it by the pipe
+            start_new_session=True,  # a signal from the terminal ends the parent, and the pipe then ends the process
         )
-        self._write(list(keys))  # its answer is empty
+        self._write(list(keys))  # the response is empty
 
     def has_answered(self) -> bool:
         return bool(select.select([self._process.stdout], [], [], 0)[0])
 
     def submit(self, bodies: Sequence[bytes]) -> None:
-        """Begin to decrypt these. Waits for nothing where they are fewer bytes than PIPE_BYTES. Raises OpenerGone."""
+        """Start decrypting these. Does not block if they have fewer bytes than PIPE_BYTES. Raises OpenerGone."""
         self._write(list(bodies))
 
     def answer(self) -> list[bytes | None]:
-        """The decrypted bodies, in the order of the request; None where no key opens one. Raises OpenerGone."""
+        """Return the decrypted bodies, in the order of the request; None if no key decrypts one. Raises OpenerGone."""
         assert self._process.stdout
         try:
             found: list[bytes | None] = pickle.load(self._process.stdout)  # noqa: S301 - written below
@@ -56,7 +59,7 @@ class Opener:
         return found
 
     def close(self) -> None:
-        self._process.kill()  # it holds nothing
+        self._process.kill()  # it has no state to save
         self._process.communicate()
 
     def _write(self, what: list[bytes] | list[str]) -> None:

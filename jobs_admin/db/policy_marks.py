@@ -1,4 +1,4 @@
-"""Changes of policies, as marks in a picture over time: more or fewer failures may begin there."""
+"""Changes of policies, as marks in a chart, because the number of failures may change with them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from jobs_admin.models.access import Viewer
 
 MOST = 20
 _TASKS = 200
-_MOST_CHANGES = 500  # changes: those of sources out of sight are left out
+_MOST_CHANGES = 500  # including those of hidden sources, which are omitted
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyMark:
     at: datetime
     version: str  # `webhooks@7`
-    mode: str  # observe, enforce; "" where it was taken out of force
+    mode: str  # observe, enforce; "" if it was withdrawn
 
 
 def policy_marks(
     viewer: Viewer, since: datetime, until: datetime, *, source: str = "", queue: str = ""
 ) -> list[PolicyMark]:
-    """The latest MOST changes of policies that may decide about the viewer's sources, the oldest of them first.
+    """Return the latest MOST changes of policies that may decide about the viewer's sources, oldest first.
 
-    Only those about one source, and one queue of it, where these are named: about a task of which jobs failed there.
+    With `source` and `queue`, only those that match them and a task of which jobs failed there.
     """
     within = Q(published_at__gte=since, published_at__lte=until)
     ended = Q(ended_at__gte=since, ended_at__lte=until)
@@ -44,7 +44,7 @@ def policy_marks(
         and (not queue or matches(match_queue, queue))
         and (not tasks or any(matches(match_task, task) for task in tasks))
     ]
-    # One version ends at the very moment at which the next one begins.
+    # A version ends at the moment at which the next one starts.
     begun = {(name, published) for name, _, _, published, _ in rows}
     marks = [PolicyMark(at, f"{name}@{n}", mode) for name, n, mode, at, _ in rows if since <= at <= until]
     marks += [
@@ -56,7 +56,7 @@ def policy_marks(
 
 
 def _tasks(source: str, queue: str) -> list[str]:
-    """Tasks of which jobs failed on this queue; none where they are too many to read, or unknown."""
+    """Return the tasks of which jobs failed on this queue; none if they are too many to read, or unknown."""
     counts = FailureCount.objects.filter(source=source, queue=queue).values_list("task", flat=True).distinct()
     tasks = list(counts.order_by()[: _TASKS + 1])
     return tasks if len(tasks) <= _TASKS else []

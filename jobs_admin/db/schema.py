@@ -1,4 +1,4 @@
-"""The schema of the database beside that of the code: migrations that the code lacks, and those that the database lacks."""
+"""Comparison of the database's schema with the code's: migrations that the one or the other lacks."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def known_migrations() -> frozenset[str]:
 
 
 def unknown_migrations(applied: set[str] | frozenset[str]) -> list[str]:
-    """Return those of the applied migrations that are newer than all of this version, in order."""
+    """Return the applied migrations that are newer than all of this version, in order."""
     latest = max(known_migrations())
     return sorted(name for name in applied if name > latest and name not in known_migrations())
 
 
 def newer_sentence() -> str:
-    """Return why this version must not work on the database, whose schema is of a newer one; "" where it may.
+    """Return why this version must not use the database, whose schema is newer; "" if it may.
 
-    Also "" where the database does not answer or has no tables: whoever needs it reports that.
+    Also "" if the database does not answer or has no tables, which is reported where it is needed.
     """
     if config.setting("NEWER_SCHEMA"):
         return ""
     if connection.vendor == "sqlite" and not Path(str(connection.settings_dict["NAME"])).exists():
-        return ""  # to connect would make the file
+        return ""  # connecting would create the file
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT name FROM django_migrations WHERE app = %s", [_APP])

@@ -1,4 +1,4 @@
-"""Many rows in one statement, written the same for SQLite and PostgreSQL."""
+"""Statements on many rows at once, in SQL for both SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = TypeVar("Row", bound=Model)
 
 
 def fetch_instances(found: QuerySet[Row]) -> list[Row]:
-    """The same as `list(found)`, with its annotations; no relation comes along."""
+    """Return the same as `list(found)`, with annotations but without related objects."""
     model = found.model
     names = [field.attname for field in model._meta.concrete_fields] + list(found.query.annotations)
     times = [field.attname for field in model._meta.concrete_fields if isinstance(field, DateTimeField)]
@@ -42,21 +42,21 @@ def fetch_number(sql: str, values: Sequence[object] = ()) -> Any:
 
 
 def build_instance(model: type[Row], names: Sequence[str], values: Sequence[object], times: Sequence[str] = ()) -> Row:
-    """One with these columns; `times`: those of them that are times."""
+    """Return an instance with these columns; `times`: the columns that are times."""
     row = model.__new__(model)
     row.__dict__.update(zip(names, values, strict=True))
     for name in times:
         at = row.__dict__[name]
-        if isinstance(at, str):  # SQLite's driver knows columns alone, not what is made of them
+        if isinstance(at, str):  # SQLite's driver converts columns, but not expressions
             at = row.__dict__[name] = datetime.fromisoformat(at)
-        if isinstance(at, datetime) and at.tzinfo is None:  # SQLite's driver leaves out that it is of UTC
+        if isinstance(at, datetime) and at.tzinfo is None:  # SQLite's driver omits the time zone, UTC
             row.__dict__[name] = at.replace(tzinfo=UTC)
     row._state = ModelState()
     row._state.adding, row._state.db = False, DEFAULT_DB_ALIAS
     return row
 
 
-_MOST_PARAMETERS = 32_000  # values of one statement on PostgreSQL
+_MOST_PARAMETERS = 32_000  # values per statement on PostgreSQL
 
 
 def insert(
@@ -67,10 +67,11 @@ def insert(
     conflict: str,
     returning: Sequence[str] = (),
 ) -> list[tuple[Any, ...]]:
-    """Insert `rows`; what happens to a row that is there already is said by `conflict` (`DO NOTHING`, …).
+    """Insert `rows`; `conflict` decides about existing rows (`DO NOTHING`, …).
 
-    Answers the `returning` columns of the rows that were written; asked for with `DO NOTHING` alone, inside a transaction.
-    Give the rows in one order everywhere: two writers that lock the same rows in different orders would lock each other out.
+    Return the `returning` columns of the written rows; they may be requested only with `DO NOTHING`, inside a
+    transaction. Always pass the rows in the same order: two writers that lock the same rows in different orders would
+    deadlock.
     """
     if not rows:
         return []
@@ -88,8 +89,8 @@ def insert(
     written: list[tuple[Any, ...]] = []
     with connection.cursor() as cursor:
         for start in range(0, len(rows), at_once):
-            # Each row is put in by itself: to find 15,000 places in one text takes the driver longer than the rows take
-            # the server.
+            # Each row is formatted separately: finding 15,000 placeholders in one text takes the driver longer than the
+            # server needs for the rows.
             values = ", ".join(cursor.mogrify(one, row) for row in rows[start : start + at_once])
             cursor.execute(f"{head}{values}{tail}")
             if returning:
@@ -100,8 +101,9 @@ def insert(
 def _insert_prepared(
     model: type[models.Model], sql: str, rows: Sequence[Sequence[Any]], returning: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    """Insert on SQLite by one statement that is prepared once. What is read again instead of returned row by row costs
-    less: in a transaction no one else writes, and ids only rise.
+    """Insert on SQLite with one statement that is prepared once.
+
+    Reading rows again costs less than returning each: in a transaction no one else writes, and ids only increase.
     """
     table = model._meta.db_table
     with connection.cursor() as cursor:
@@ -119,9 +121,9 @@ def _insert_prepared(
 def find(
     model: type[models.Model], columns: Sequence[str], *, among: tuple[str, Sequence[str]], **equal: str
 ) -> list[tuple[Any, ...]]:
-    """The rows whose one column is among many texts, and others equal what is named; in no order.
+    """Return the rows, unordered, whose one column is among many texts and whose others equal the given values.
 
-    The texts go as one parameter: prepared one by one by the ORM, 500 names of jobs cost more than looking them up.
+    The texts are one parameter: prepared individually by the ORM, 500 job ids cost more than looking them up.
     """
     column, values = among
     if not values:
@@ -152,20 +154,20 @@ def clear(model: type[models.Model], column: str, ids: Sequence[int]) -> None:
 
 
 def one_of(column: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
-    """SQL ` AND column is among the values`, and its one parameter."""
+    """Return SQL ` AND column is among the values`, and its one parameter."""
     if connection.vendor == "sqlite":
         return f"AND {column} IN (SELECT value FROM json_each(%s))", [json.dumps(list(values))]
     return f"AND {column} = ANY(%s)", [list(values)]
 
 
 def replace(columns: Sequence[str], *, key: Sequence[str]) -> str:
-    """The `conflict` that gives an existing row the new values of all columns but its key."""
+    """Return the `conflict` that gives an existing row the new values of all columns but its key."""
     changed = ", ".join(f'"{name}" = excluded."{name}"' for name in columns if name not in key)
     return f"({', '.join(key)}) DO UPDATE SET {changed}"
 
 
 def add(model: type[models.Model], columns: Sequence[str], *, key: Sequence[str]) -> str:
-    """The `conflict` that adds the new row's numbers to those of an existing row."""
+    """Return the `conflict` that adds the new row's numbers to those of an existing row."""
     table = model._meta.db_table
     changed = ", ".join(f'"{name}" = "{table}"."{name}" + excluded."{name}"' for name in columns if name not in key)
     return f"({', '.join(key)}) DO UPDATE SET {changed}"
@@ -176,7 +178,7 @@ def _field(model: type[models.Model], column: str) -> Any:
 
 
 def _parameters(rows: Sequence[Sequence[Any]], times: Sequence[int]) -> Sequence[Sequence[Any]]:
-    """Return the rows as SQLite takes them: the columns `times` as text."""
+    """Return the rows in SQLite's format: the columns `times` as text."""
     if not times:
         return rows
     given = [list(row) for row in rows]
@@ -187,16 +189,16 @@ def _parameters(rows: Sequence[Sequence[Any]], times: Sequence[int]) -> Sequence
     return given
 
 
-@lru_cache(maxsize=4096)  # a row, and rows that are written together, hold the same time several times
+@lru_cache(maxsize=4096)  # a row, and rows that are written together, repeat the same time
 def _as_text(at: datetime) -> str:
-    """A time as Django writes and compares it on SQLite, which has no type for times."""
+    """Return a time in Django's text format for SQLite, which has no type for times."""
     if at.tzinfo is UTC:  # the usual case, at a fifth of the cost
         return str(at.replace(tzinfo=None))
     return connection.ops.adapt_datetimefield_value(at)
 
 
 def update(model: type[models.Model], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Give each row, named by its id in the last place, new values of `columns`."""
+    """Update `columns` of each row, whose id is in the last place."""
     if not rows:
         return
     changed = ", ".join(f'"{name}" = %s' for name in columns)

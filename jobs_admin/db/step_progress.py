@@ -1,7 +1,7 @@
 """Progress of a long round of a step of `watch`.
 
-A step calls `report` between the parts of its work, outside of transactions. `watch` listens and notes it, so that a round
-that lasts for minutes is neither shown as late nor ended as hung. Elsewhere (commands, tests) nothing listens.
+A step calls `report` between the parts of its work, outside of transactions. `watch` listens and records it, so that a
+round that lasts for minutes is neither shown as late nor killed as hung. Elsewhere (commands, tests) nothing listens.
 """
 
 from __future__ import annotations

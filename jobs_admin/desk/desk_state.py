@@ -1,4 +1,4 @@
-"""State of the desk in numbers: items of replays, alerts, deliveries, sources and workers. For Prometheus."""
+"""State of the desk in numbers, for Prometheus: items of replays, alerts, deliveries, sources and workers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ class SourceState:
     name: str
     is_reachable: bool | None  # None: never tried
     sampled_at: datetime | None
-    pulled_at: datetime | None  # of a system that is read: when all that it had were last filed
-    workers: int  # with a guard, alive
-    spooled: int  # reports on disks of these
-    dropped: int  # reports that these could not keep, since they started
+    pulled_at: datetime | None  # for a pulled system: when everything was last filed
+    workers: int  # live guarded ones
+    spooled: int  # reports on their disks
+    dropped: int  # reports that they lost since they started
 
 
 def replay_items(viewer: Viewer, now: datetime) -> dict[str, int]:
-    """Return state -> items of the latest MOST_REPLAYS replays that were started and have not ended, or ended within a
-    day.
-    """
+    """Return state -> items of the latest MOST_REPLAYS replays that are open, or ended within a day."""
     lately = Q(ended_at__isnull=True) | Q(ended_at__gt=now - ENDED_WITHIN)
     latest = list(Replay.objects.filter(lately, started_at__isnull=False).order_by("-pk")[:MOST_REPLAYS])
     complete, shared = _shared_out(viewer, [replay.pk for replay in latest])
@@ -48,8 +46,9 @@ def replay_items(viewer: Viewer, now: datetime) -> dict[str, int]:
 
 
 def _shared_out(viewer: Viewer, replays: list[int]) -> tuple[set[int], set[int]]:
-    """Return the replays of which the viewer sees all sources, whose rows have the numbers, and those of which only
-    some.
+    """Return the replays of which the viewer sees all sources, and those with some hidden sources.
+
+    The rows of the former have the numbers.
     """
     sources = viewer.sources()
     if sources is None:
@@ -64,13 +63,13 @@ def _shared_out(viewer: Viewer, replays: list[int]) -> tuple[set[int], set[int]]
 
 
 def alerts(viewer: Viewer) -> dict[str, int]:
-    """State -> alerts that are open."""
+    """Return state -> open alerts."""
     open_ = Alert.objects.filter(alert_sight.visible(viewer)).exclude(state=AlertState.RESOLVED)
     return _by_state(open_, [state for state in AlertState.values if state != AlertState.RESOLVED])
 
 
 def deliveries(viewer: Viewer) -> dict[str, int]:
-    """State -> deliveries, but for those that arrived."""
+    """Return state -> deliveries, except delivered ones."""
     left = Delivery.objects.exclude(state=DeliveryState.DELIVERED)
     sources = viewer.sources()
     if sources is not None:
@@ -79,7 +78,7 @@ def deliveries(viewer: Viewer) -> dict[str, int]:
 
 
 def sources(viewer: Viewer, now: datetime) -> list[SourceState]:
-    """By name, the first MOST_SOURCES."""
+    """Return the first MOST_SOURCES sources by name."""
     theirs = viewer.sources()
     found = Source.objects.all() if theirs is None else Source.objects.filter(name__in=theirs)
     rows = list(found.order_by("name").values_list("name", "is_reachable", "sampled_at", "pulled_at")[:MOST_SOURCES])
@@ -90,7 +89,7 @@ def sources(viewer: Viewer, now: datetime) -> list[SourceState]:
 
 
 def unfiled(viewer: Viewer) -> int | None:
-    """Return the number of unfiled reports; None unless every source is visible: their sources are unknown."""
+    """Return the number of unfiled reports; None unless every source is visible, because their sources are unknown."""
     return Unfiled.objects.filter(cause="").count() if viewer.sources() is None else None
 
 

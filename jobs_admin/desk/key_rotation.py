@@ -1,7 +1,8 @@
 """Columns encrypted with the payload keys: re-encryption with the first key, and keys that may be removed.
 
-Rows are encrypted outside the transaction that writes them, and written only if unchanged since read. Any number of
-processes may do it at once and be killed at any point: each body has the id of its key, so what remains is found again.
+Rows are encrypted outside the transaction that writes them, and written only if unchanged since they were read. Any
+number of processes may do this concurrently and be killed at any point: each body has the id of its key, so the
+remaining rows are found again.
 """
 
 from __future__ import annotations
@@ -23,40 +24,40 @@ from jobs_admin.core.envelope import UNOPENABLE, is_payload_key_id
 from jobs_admin.db import audit, turns
 from jobs_admin.fleet import heartbeats
 from jobs_admin.fleet.worker_store import Named
-from jobs_admin.models import Channel, Payload, SourceKey, Unfiled
+from jobs_admin.models import Channel, Payload, SecondFactor, SourceKey, Unfiled
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.queues import liveness
-from jobs_admin.trust import raw_entries, unsealing
+from jobs_admin.trust import unsealing
 
-UNKNOWN = "unknown"  # stands for the id of a key where no key of this desk opens a row
-NOT_DETERMINED = ""  # where an earlier version wrote the row, and no key was tried yet
+UNKNOWN = "unknown"  # key id if no key of this desk decrypts the row
+NOT_DETERMINED = ""  # key id if an earlier version wrote the row, and no key was tried yet
 _SEALED_REPORTS = "worker-encrypted reports"
 
-# What follows where only workers still need a key.
+# Advice if only workers still need a key.
 OVERRULE = (
     "This is not verified: heartbeats are not signed. If no worker uses the key, remove it: reports encrypted for "
     "the key are then stored raw, and filed when the key is added again."
 )
 
-_AIM_S = 0.05  # the length of a transaction, of which the number of rows in the next one follows
-_MOST_ROWS, _MOST_BYTES = 1_000, 4 * 2**20  # of a transaction; a larger row has one of its own
+_AIM_S = 0.05  # target duration of a transaction, which determines the number of rows in the next one
+_MOST_ROWS, _MOST_BYTES = 1_000, 4 * 2**20  # per transaction; a larger row has its own
 _NAMED = 3  # workers of a source in a sentence
-_MOST_CLAIMED = 3  # ids of keys that the desk does not have, claimed by one source; others count as UNKNOWN
+_MOST_CLAIMED = 3  # per source: unknown key ids that it claims; others count as UNKNOWN
 
 
 @dataclass(slots=True)
 class ManyRows:
-    """A column of large values with the id of their key beside them: re-encrypted in short transactions."""
+    """A column of large values with their key ids: re-encrypted in short transactions."""
 
     model: type[models.Model]
     label: str
     fields: tuple[str, ...] = ("body",)
-    renew: Callable[[bytes], bytes] = bytes  # what else changes in a value as it is encrypted again
+    renew: Callable[[bytes], bytes] = bytes  # an additional change to each re-encrypted value
     _at_once: int = 20
-    _tried: int = 0  # the highest id among the rows of no known key that were tried by this process
+    _tried: int = 0  # the highest id that this process tried among rows of unknown keys
 
     def counts(self) -> dict[str, int]:
-        """Return how many values are under each key, by its id."""
+        """Return the number of values per key id."""
         found = self.model._default_manager.order_by().values_list("payload_key").annotate(n=Count("pk"))
         return {key or NOT_DETERMINED: count for key, count in found}
 
@@ -64,7 +65,7 @@ class ManyRows:
         self._tried = 0
 
     def step(self, first: str, older: tuple[str, ...]) -> int | None:
-        """Re-encrypt the next rows and return how many; None where no row is left."""
+        """Re-encrypt the next rows and return their number; None if no row is left."""
         for key in (None, *older, UNKNOWN):
             if not (rows := self._next(key)):
                 continue
@@ -78,7 +79,7 @@ class ManyRows:
         return None
 
     def _next(self, key: str | None) -> list[tuple[int, bytes]]:
-        """Return (id, body) of the next rows with this id of a key."""
+        """Return (id, body) of the next rows with this key id."""
         rows = self.model._default_manager.order_by("pk")
         rows = rows.filter(payload_key__isnull=True) if key is None else rows.filter(payload_key=key)
         if key == UNKNOWN:
@@ -93,12 +94,12 @@ class ManyRows:
         return [(pk, bytes(body)) for pk, body in rows.filter(pk__in=some).values_list("pk", "body")]
 
     def _write(self, changed: list[tuple[bytes, str, int, bytes]], key: str | None) -> None:
-        """Write (body, key, id, body as it was read) where the row still is as it was read, under this key."""
+        """Write (body, key, id, original body) for rows that are unchanged, under this key."""
         table = connection.ops.quote_name(self.model._meta.db_table)
         under = "payload_key IS NULL" if key is None else "payload_key = %s"
         with turns.turn(), transaction.atomic():
             if connection.features.has_select_for_update_skip_locked:
-                # Whoever waited for the rows of another in an order of his own could wait for ever.
+                # Skips locked rows: waiting for another process's rows in a different order could deadlock.
                 rows = self.model._default_manager.filter(pk__in=[pk for _, _, pk, _ in changed])
                 free = set(rows.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
                 changed = [row for row in changed if row[2] in free]
@@ -114,14 +115,14 @@ class ManyRows:
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """A column of short tokens in a table of few rows: each is tried, and all are re-encrypted in one transaction."""
+    """A column of short tokens in a small table: each is tried, and all are re-encrypted in one transaction."""
 
     model: type[models.Model]
     label: str
     fields: tuple[str, ...]
 
     def counts(self) -> dict[str, int]:
-        """Return how many tokens are under each key, by its id."""
+        """Return the number of tokens per key id."""
         values = self.model._default_manager.values_list(*self.fields)
         return Counter(key_of(token.encode()) for row in values for value in row for token in _tokens(value))
 
@@ -129,7 +130,7 @@ class FewRows:
         """Do nothing: all are tried each time."""
 
     def step(self, first: str, older: tuple[str, ...]) -> int | None:
-        """Re-encrypt every token under an older key and return how many rows have changed; None where no row has."""
+        """Re-encrypt every token under an older key and return the number of changed rows; None if there are none."""
         if not self.counts().keys() & set(older):
             return None
         changed = 0
@@ -146,24 +147,28 @@ class FewRows:
 
 COLUMNS: tuple[ManyRows | FewRows, ...] = (
     ManyRows(Payload, "messages"),
-    ManyRows(Unfiled, "unfiled reports", renew=raw_entries.with_message_key),
+    ManyRows(Unfiled, "unfiled reports", renew=unsealing.with_message_key),
     FewRows(Channel, "channel secrets", ("secrets",)),
     FewRows(SourceKey, "source keys", ("sealed",)),
+    FewRows(SecondFactor, "second factors", ("sealed",)),
 )
 
-# Rows that this process has re-encrypted since it last recorded them in the audit, by their label.
+# Label -> rows that this process has re-encrypted and not yet recorded in the audit.
 _unrecorded: Counter[str] = Counter()
 
 
 def begin_again() -> None:
-    """Try the rows with unknown keys again, as a process that starts does."""
+    """Try the rows with unknown keys again, like a process that has just started."""
     _unrecorded.clear()
     for column in COLUMNS:
         column.begin_again()
 
 
 def step(viewer: Viewer = ENGINE) -> bool:
-    """Re-encrypt the next few rows with the first key, and record the rotation once none is left; True while there are more."""
+    """Re-encrypt the next rows with the first key. Return True while there are more.
+
+    When none is left, record the rotation.
+    """
     if config.is_read_only():
         return False
     first, *older = unsealing.key_ids()
@@ -181,7 +186,7 @@ def step(viewer: Viewer = ENGINE) -> bool:
 
 
 def key_of(body: bytes) -> str:
-    """Return the id of the payload key that opens a Fernet token; UNKNOWN where none does."""
+    """Return the id of the payload key that decrypts a Fernet token; UNKNOWN if none does."""
     return _opened(body)[0]
 
 
@@ -195,7 +200,7 @@ def _opened(body: bytes) -> tuple[str, bytes]:
 
 
 def _with_first_key(body: bytes, first: str, renew: Callable[[bytes], bytes] = bytes) -> tuple[bytes, str]:
-    """Return the value under the first key and the id of its key; as it is where it is so already, or no key opens it."""
+    """Return the value under the first key and its key id; unchanged if it already is, or if no key decrypts it."""
     key, document = _opened(body)
     if key in (first, UNKNOWN):
         return body, key
@@ -217,12 +222,12 @@ def _renewed(value: Any, first: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Use of one key: the values encrypted with it and the workers that encrypt for it."""
+    """Use of one key: the values encrypted with it and the workers that encrypt with it."""
 
-    id: str  # UNKNOWN and NOT_DETERMINED stand for keys whose ids are not known
-    place: int  # in REDRIVE_PAYLOAD_KEYS, from 1: the first encrypts; 0: it is not there
+    id: str  # UNKNOWN and NOT_DETERMINED represent keys without a known id
+    place: int  # in REDRIVE_PAYLOAD_KEYS, from 1, which encrypts; 0: not in the setting
     rows: Mapping[str, int]  # label of a column -> values encrypted with it
-    workers: tuple[Named, ...] = ()  # live workers that report that they encrypt for it
+    workers: tuple[Named, ...] = ()  # live workers that report using it
 
     @property
     def count(self) -> int:
@@ -231,13 +236,13 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Use of each payload key: those of REDRIVE_PAYLOAD_KEYS in their order, then the others."""
+    """Use of each payload key: those of REDRIVE_PAYLOAD_KEYS in order, then the others."""
 
     uses: tuple[Use, ...]
-    is_store_known: bool = True  # False: the store does not answer, so nothing is known of workers
+    is_store_known: bool = True  # False: the store does not answer, so workers are unknown
     silent: tuple[Named, ...] = ()  # live workers with a guard that does not report its key
     spooling: tuple[Named, ...] = ()  # live workers that may encrypt, with reports on their disk
-    late: tuple[str, ...] = ()  # in a sentence each: sources with old reports in the store
+    late: tuple[str, ...] = ()  # sources with old reports in the store, as sentences
 
     @property
     def first(self) -> Use:
@@ -245,7 +250,7 @@ class Rotation:
 
     @property
     def older(self) -> list[Use]:
-        """The keys after the first, which are to be removed."""
+        """The keys after the first, to be removed."""
         return [use for use in self.uses if use.place > 1]
 
     @property
@@ -259,14 +264,11 @@ class Rotation:
 
     @property
     def remaining(self) -> int:
-        """Values that are to be re-encrypted, or whose key is not determined."""
+        """Values to be re-encrypted, or whose key is not determined."""
         return sum(use.count for use in self.older) + sum(self.not_determined.values())
 
     def must_stay(self, use: Use) -> list[str]:
-        """Return why an older key may not be taken out yet, a sentence each; empty where nothing that the desk itself knows needs it.
-
-        `reported` returns what else workers report of it.
-        """
+        """Return why an older key may not be removed yet, as sentences; empty if nothing known to the desk needs it."""
         return list(self._reasons(use))
 
     def _reasons(self, use: Use) -> Iterator[str]:
@@ -278,7 +280,7 @@ class Rotation:
             yield "The store does not answer, so workers that encrypt for the key are unknown."
 
     def reported(self, use: Use) -> list[str]:
-        """Return what workers report of an older key, a sentence each. It is not verified: a source can report it for ever."""
+        """Return what workers report about an older key, as sentences. Unverified: a source can keep reporting it."""
         return list(self._reports(use))
 
     def _reports(self, use: Use) -> Iterator[str]:
@@ -293,7 +295,7 @@ class Rotation:
 
 
 def rotation(now: datetime) -> Rotation:
-    """Return what each payload key is used for now."""
+    """Return the present use of each payload key."""
     rows: dict[str, dict[str, int]] = defaultdict(dict)
     for column in COLUMNS:
         for key, count in column.counts().items():
@@ -326,7 +328,10 @@ def rotation(now: datetime) -> Rotation:
 
 
 def _bounded(counts: Mapping[tuple[str, str], int], known: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Return the id of a key for each (source, id): UNKNOWN beyond the _MOST_CLAIMED most frequent of a source that the desk has not."""
+    """Return a key id for each (source, id).
+
+    Of the ids that the desk does not have, all but the _MOST_CLAIMED most frequent of a source become UNKNOWN.
+    """
     found: dict[tuple[str, str], str] = {}
     claimed: Counter[str] = Counter()
     for source, key in sorted(counts, key=lambda one: (-counts[one], one)):
@@ -336,12 +341,12 @@ def _bounded(counts: Mapping[tuple[str, str], int], known: Iterable[str]) -> dic
 
 
 def in_words(rows: Mapping[str, int]) -> str:
-    """Return counts by label as words: `5 messages, 1 source key`."""
+    """Return counts by label as text: `5 messages, 1 source key`."""
     return ", ".join(f"{count:,} {label.removesuffix('s') if count == 1 else label}" for label, count in rows.items())
 
 
 def _sealed_reports(known: Iterable[str]) -> Counter[str]:
-    """Count the stored reports whose message a worker encrypted for a key that this desk did not have, by the id of the key."""
+    """Count the stored reports whose message a worker encrypted with a key that this desk did not have, by key id."""
     begins = f"{UNOPENABLE}for key "
     reasons = Unfiled.objects.filter(why__startswith=begins).order_by().values_list("source", "why")
     of_source: Counter[tuple[str, str]] = Counter()
@@ -356,7 +361,7 @@ def _sealed_reports(known: Iterable[str]) -> Counter[str]:
 
 
 def names(workers: Iterable[Named]) -> str:
-    """Return workers as `shop/w1, shop/w2`: of each source the first few, and how many more there are."""
+    """Return workers as `shop/w1, shop/w2`: the first few of each source, and the number of others."""
     of_source: dict[str, list[str]] = defaultdict(list)
     for source, name in workers:
         of_source[source].append(f"{source}/{name}")

@@ -1,7 +1,7 @@
-"""Overview: its sentence and the numbers behind its charts.
+"""Overview: its sentence and the numbers of its charts.
 
-Everything here reads counters, samples and a bounded number of rows: it costs the same at any number of failures.
-"Failures" of a rate or a chart are failed attempts, those that will be retried included.
+It reads counters, samples and a limited number of rows, so the cost does not depend on the number of failures.
+"Failures" of a rate or a chart are failed attempts, including those that will be retried.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import redis
-from django.db.models import Case, Count, Exists, Max, OuterRef, Q, Subquery, Sum, When
+from django.db.models import Case, Count, Max, Q, Subquery, Sum, TextField, Value, When
+from django.db.models.functions import Concat
 
-from jobs_admin import config, failures, queues
+from jobs_admin import config, groups, queues
+from jobs_admin.core import figures
 from jobs_admin.core import query as language
-from jobs_admin.core.time_text import clock
+from jobs_admin.core.figures import clock
 from jobs_admin.db import abilities, audit_anchor
 from jobs_admin.db.counters import StepNumber
 from jobs_admin.db.policy_marks import PolicyMark, policy_marks
+from jobs_admin.desk import activity, unconfigured_sources
+from jobs_admin.fleet.uncaptured import Uncaptured, recent_counts
 from jobs_admin.groups import GroupRow
-from jobs_admin.ingest.uncaptured import Uncaptured, recent_counts
 from jobs_admin.models import (
     Channel,
     DepthSample,
@@ -33,7 +36,6 @@ from jobs_admin.models import (
     QueueCounter,
     RefusedReports,
     Replay,
-    ReplayItem,
     Source,
     Worker,
 )
@@ -43,17 +45,19 @@ from jobs_admin.models.replay import ReplayState
 from jobs_admin.models.source import ALIVE_S
 from jobs_admin.queues import coverage, depths, liveness, rates
 from jobs_admin.queues.coverage import SourceCoverage
-from jobs_admin.rights import group_sight
+from jobs_admin.rights import group_sight, replay_sight
 from jobs_admin.search import scope as scopes
 from jobs_admin.sources.base import READ_ONLY
 from jobs_admin.trust import admission
 
+# Why a job in guest mode cannot be replayed.
+SEEN = "Seen, not replayable: install the guard to capture such jobs."
 NEW_WITHIN = timedelta(minutes=30)
 SAMPLE = 1_000
 MOST_SOURCES = 50
-EXCEEDED_FOR = timedelta(hours=1)  # how long an exceeded limit or a budget that could not be asked is shown
+EXCEEDED_FOR = timedelta(hours=1)  # how long an exceeded limit, or a budget that could not be queried, is shown
 MOST_QUEUES = 12  # of those with dead jobs
-MOST_SERIES = 6  # queues told apart in the picture; the rest are one
+MOST_SERIES = 6  # queues drawn separately; the rest are one series
 MOST_LOUD = 100  # queues that are counted as failing
 NOT_RUNNING = ("draft", "done", "stopped", "cancelled")
 
@@ -65,7 +69,7 @@ class Sentence:
     text: str
     tone: str  # calm, trouble, stale
     query: str = ""
-    more: str = ""  # what is less urgent, as a sentence of its own
+    more: str = ""  # less urgent facts, as a separate sentence
 
     def __str__(self) -> str:
         return self.text
@@ -82,16 +86,17 @@ class SourceRow:
     sampled_at: datetime | None
     age_s: int | None  # of the last sample
     dead: int
-    workers: int  # guarded ones whose heart beats
+    workers: int  # live guarded ones
     findings: list[dict[str, str]] = field(default_factory=list)
-    keeps_dead: bool = False  # it keeps its dead jobs itself, and is read; else guarded workers report them
-    # Its failures are seen in its events, of whose jobs this was seen.
+    keeps_dead: bool = False  # a pulled source that stores its dead jobs; otherwise guarded workers report them
+    # Its failures are read from events, which cover the share of jobs in `coverage`.
     follows: bool = False
-    coverage: SourceCoverage | None = None  # None too where the store does not answer
-    pulled_at: datetime | None = None  # when all that it had were last read; None: never, so far
+    has_guard_reports: bool = False  # a guard has reported: some failures have messages
+    coverage: SourceCoverage | None = None  # None also if the store does not answer
+    pulled_at: datetime | None = None  # when all its jobs were last read; None: never so far
     why_not_pulled: str = ""
     not_pulled_since: datetime | None = None
-    # Of the last hour: retries by workers' own shares of a budget, jobs above a limit, and when each last grew.
+    # In the last hour: retries from workers' own shares of a budget, jobs above a limit, and when each last increased.
     shared_out: int = 0
     shared_out_at: datetime | None = None
     overrun: int = 0
@@ -99,7 +104,7 @@ class SourceRow:
 
     @property
     def system(self) -> str:
-        """Common name of its kind."""
+        """Display name of its system."""
         return abilities.system_name(self.backend)
 
     @property
@@ -114,25 +119,35 @@ class SourceRow:
 
     @property
     def takes_replays(self) -> bool:
-        """Return whether jobs can be sent to it. No failure has a message where no guard stored one."""
-        if self.follows and not self.workers:
-            return False
-        return self.is_configured and not self.read_only and not abilities.missing_ability(self.name, "replay")
+        return not self.why_no_replay
+
+    @property
+    def why_no_replay(self) -> str:
+        """Reason why nothing can be sent to it, and how to change that; "" if jobs can be sent."""
+        if not self.is_configured:
+            return f"{unconfigured_sources.reason(self.name)} {unconfigured_sources.fix(self.name)}"
+        if self.follows and not self.has_guard_reports:
+            return SEEN
+        if closed := self.read_only:
+            return f"{self.name} is read-only: {closed.get('text', '')}"
+        if self.reachable is False:
+            return f"{self.name} is unreachable. Its jobs can be replayed when it answers again."
+        return abilities.missing_ability(self.name, "replay")
 
     @property
     def read_only(self) -> dict[str, str] | None:
-        """The finding for which nothing is sent to it."""
+        """The finding because of which nothing is sent to it."""
         return next((one for one in self.findings if one.get("id") == READ_ONLY), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Numbers over time, one a step; `times` are the steps' beginnings, seconds since 1970."""
+    """Numbers over time, one per step; `times` are the steps' starts, in seconds since 1970."""
 
     step_s: int
     times: list[int]
-    queues: dict[str, list[int]]  # "source/queue", or only "queue" where there is one source -> one number a step
-    fullest: list[tuple[str, str]] = field(default_factory=list)  # source and queue of those told apart
+    queues: dict[str, list[int]]  # "source/queue", or only "queue" with a single source -> one number per step
+    fullest: list[tuple[str, str]] = field(default_factory=list)  # source and queue of those drawn separately
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,77 +156,90 @@ class Board:
 
     at: datetime
     sentence: Sentence
-    sampled_since: datetime | None  # if that is less than a day ago
+    data_since: datetime | None  # the first sample
+    sampled_since: datetime | None  # the same, if it is younger than the charts' length
     series: Series
     depth: depths.DeadDepth  # of the queues in `dead`, else of those in `series`
-    policies: list[PolicyMark]  # changed in the time of the series
+    policies: list[PolicyMark]  # changed in the period of the series
     sources: list[SourceRow]
     more_sources: int
     dead: list[tuple[str, str, int]]
-    more_dead: int  # queues
+    more_dead: int  # further queues with dead jobs
     loudest: list[GroupRow]
     replays: list[Replay]
-    silent: list[Channel]  # disabled: nobody is told by them
+    silent: list[Channel]  # disabled: they notify no one
     uncaptured: list[Uncaptured]
     signing: admission.State
 
 
-_IN_HEADLINE = 3  # facts
+_IN_HEADLINE = 3  # facts in the headline
 
-# A page that refreshes itself on many screens asks for the same again and again. What is shown may be so old, in seconds;
-# an act in this process forgets at once (dashboard.web.middleware.identity).
+# Self-refreshing pages on many screens repeat the same request. The result may be this old, in seconds; an act in this
+# process clears the cache (dashboard.web.middleware.identity).
 BOARD_CACHED_S = 3.0
-_boards: dict[tuple[str, ...] | None, tuple[float, Board]] = {}  # by the sources that may be seen
+# Cache key: the sources that are read, those that may be read, and the length of the charts.
+_Key = tuple[tuple[str, ...] | None, tuple[str, ...] | None, timedelta]
+_boards: dict[_Key, tuple[float, Board]] = {}
 _MOST_BOARDS = 50
-# Looks come every ten seconds, and a quarter of an hour of them is a point.
+# Samples are taken every ten seconds, and a point covers a quarter of an hour.
 _DEPTH_CACHED_S = 15.0
-_depths: dict[tuple[str, ...] | None, tuple[float, depths.DeadDepth]] = {}
+_depths: dict[_Key, tuple[float, depths.DeadDepth]] = {}
 
 
 def forget() -> None:
     """Clear the caches after a change."""
     _boards.clear()
     _depths.clear()
+    activity.forget()
     liveness.forget()
 
 
-def board(viewer: Viewer, now: datetime | None = None) -> Board:
-    """As it was at most BOARD_HELD_S ago."""
-    allowed = viewer.sources()
-    key, clock = None if allowed is None else tuple(allowed), time.monotonic()
+def board(viewer: Viewer, now: datetime | None = None, length: timedelta = depths.DAY) -> Board:
+    """Return the overview, at most BOARD_CACHED_S old. `length`: of its charts."""
+    key, clock = _key(viewer, length), time.monotonic()
     cached = _boards.get(key)
     if cached is None or clock - cached[0] > BOARD_CACHED_S:
         if len(_boards) >= _MOST_BOARDS:
             _boards.clear()
-        cached = _boards[key] = clock, _board(viewer, now or datetime.now(UTC))
+        cached = _boards[key] = clock, _board(viewer, now or datetime.now(UTC), length)
     return cached[1]
 
 
-def _depth(viewer: Viewer, wanted: list[tuple[str, str]], now: datetime, since: datetime | None) -> depths.DeadDepth:
-    """As it was at most _DEPTH_HELD_S ago."""
-    allowed = viewer.sources()
-    key, clock = None if allowed is None else tuple(allowed), time.monotonic()
+def _key(viewer: Viewer, length: timedelta) -> _Key:
+    read, allowed = (
+        None if names is None else tuple(names) for names in (viewer.sources(), viewer.unfocused.sources())
+    )
+    return read, allowed, length
+
+
+def _depth(
+    viewer: Viewer, wanted: list[tuple[str, str]], now: datetime, since: datetime | None, length: timedelta
+) -> depths.DeadDepth:
+    """Return the depth, at most _DEPTH_CACHED_S old."""
+    key, clock = _key(viewer, length), time.monotonic()
     cached = _depths.get(key)
     if cached is None or clock - cached[0] > _DEPTH_CACHED_S:
         if len(_depths) >= _MOST_BOARDS:
             _depths.clear()
-        cached = _depths[key] = clock, depths.dead_depth(viewer, wanted, now, since)
+        cached = _depths[key] = clock, depths.dead_depth(viewer, wanted, now, since, length)
     return cached[1]
 
 
-def _board(viewer: Viewer, now: datetime) -> Board:
+def _board(viewer: Viewer, now: datetime, length: timedelta) -> Board:
     dead, more_dead = dead_by_queue(viewer, now)
-    since = _young_since(viewer, now)
-    series = failures_over_time(viewer, now, since)
+    data_since = depths.desk_sampled_since(viewer)
+    since = data_since if data_since is not None and data_since > now - length else None
+    series, shown = failures_over_time(viewer, now, since, length), sources(viewer, now)
     return Board(
         at=now,
         sentence=sentence(viewer, now, known_stale=(None,)),
+        data_since=data_since,
         sampled_since=since,
         series=series,
-        depth=_depth(viewer, [(source, queue) for source, queue, _ in dead] or series.fullest, now, since),
+        depth=_depth(viewer, [(source, queue) for source, queue, _ in dead] or series.fullest, now, since, length),
         policies=policy_marks(viewer, datetime.fromtimestamp(series.times[0], UTC), now),
-        sources=sources(viewer, now),
-        more_sources=more_sources(viewer),
+        sources=shown,
+        more_sources=more_sources(viewer) if len(shown) == MOST_SOURCES else 0,
         dead=dead,
         more_dead=more_dead,
         loudest=loudest_groups(viewer, now),
@@ -222,14 +250,8 @@ def _board(viewer: Viewer, now: datetime) -> Board:
     )
 
 
-def _young_since(viewer: Viewer, now: datetime) -> datetime | None:
-    """Return when sampling began, if that is less than a day ago."""
-    since = depths.desk_sampled_since(viewer)
-    return since if since is not None and since > now - timedelta(days=1) else None
-
-
 def source_without_workers(rows: Sequence[SourceRow]) -> str:
-    """Return the first configured source whose workers need a guard, while no worker or failure of any is known; "" otherwise."""
+    """Return the first configured source that needs a guard, if no source has a known worker or failure; else ""."""
     waiting = [row.name for row in rows if row.is_configured and not row.keeps_dead and not row.follows]
     if not waiting or len(waiting) < len(rows) or any(row.workers or row.dead for row in rows):
         return ""
@@ -238,8 +260,9 @@ def source_without_workers(rows: Sequence[SourceRow]) -> str:
 
 
 def silent_channels() -> list[Channel]:
-    """Return the disabled channels, latest first: there are a few hundred channels at most. Every viewer of a source
-    may know their names; the reason discloses their address.
+    """Return the disabled channels, latest first; there are a few hundred channels at most.
+
+    Every viewer of a source may know their names; the reason discloses their address.
     """
     return list(Channel.objects.exclude(disabled_at=None).order_by("-disabled_at", "-pk"))
 
@@ -247,8 +270,9 @@ def silent_channels() -> list[Channel]:
 def sentence(
     viewer: Viewer, now: datetime | None = None, *, known_stale: tuple[liveness.Stale | None] | None = None
 ) -> Sentence:
-    """Return one sentence for an on-call operator. `known_stale`: the result of `liveness.find_stale`, if known
-    already.
+    """Return one sentence for an on-call operator.
+
+    `known_stale`: the result of `liveness.find_stale`, if already known.
     """
     now = now or datetime.now(UTC)
     late = known_stale[0] if known_stale else liveness.find_stale(now)
@@ -266,13 +290,13 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
     if last is not None and not rates.is_failing(last, rate.failed, now):
         minutes, is_over = int((now - last) / timedelta(minutes=1)), True
         failed = f"no failed attempt for {minutes} min"
-        parts = [f"{rate.queue}: {failed}, down from {_number(rate.failed)}/min over {rates.WINDOW}"]
+        parts = [f"{rate.queue}: {failed}, down from {figures.small(rate.failed)}/min over {rates.WINDOW}"]
     elif is_over:
         failed = f"{rate.last or 'no'} failed attempt{'' if rate.last == 1 else 's'} in the last minute"
-        parts = [f"{rate.queue}: {failed}, down from {_number(rate.failed)}/min over {rates.WINDOW}"]
+        parts = [f"{rate.queue}: {failed}, down from {figures.small(rate.failed)}/min over {rates.WINDOW}"]
     else:
-        parts = [f"{rate.queue}: {_number(rate.failed)} failed attempts/min, {_beside(rate)}"]
-    # The worst first: a headline says no more than three of them.
+        parts = [f"{rate.queue}: {figures.small(rate.failed)} failed attempts/min, {_beside(rate)}"]
+    # The worst first: a headline has at most three facts.
     if loud > 1:
         more = f"{MOST_LOUD} or more" if loud > MOST_LOUD else f"{loud - 1} more"
         noun = f"queue{'' if loud == 2 else 's'}"
@@ -282,10 +306,11 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
     if began := rates.failing_since(rate, now):
         is_long = now - began >= rates.LONGEST_OUTAGE - timedelta(minutes=rates.CALM_MIN)
         since = "for a day or longer" if is_long else f"since {clock(began, now)} UTC"
-        parts.append(f"{'failed' if is_over else 'failing'} at this rate {since}")
+        parts.append(f"{'had been failing' if is_over else 'failing'} {since}")
     new = _new_groups(viewer, rate, now)
     if new:
-        parts.append(f"{len(new)} new group{'' if len(new) == 1 else 's'} since {clock(min(new), now)} UTC")
+        noun = f"new group{'' if len(new) == 1 else 's'}"
+        parts.append(f"{len(new)} {noun} in {rate.queue} since {clock(min(new), now)} UTC")
     tenants, is_all = _tenants_hit(viewer, rate, now)
     if tenants:
         parts.append(f"{'' if is_all else 'at least '}{tenants} {'tenant' if tenants == 1 else 'tenants'} affected")
@@ -296,19 +321,19 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
 
 
 def _last_failed_at(viewer: Viewer, rate: rates.Rate) -> datetime | None:
-    """Return the latest failure of the groups of this queue, as alerts and previews have it; None without groups."""
+    """Return the latest failure of this queue's groups, as alerts and previews define it; None without groups."""
     here = FailureCount.objects.filter(scopes.visible(viewer), source=rate.source, queue=rate.queue, count__gt=0)
     return Group.objects.filter(pk__in=here.values("group_id")).aggregate(at=Max("last_seen"))["at"]
 
 
 def _beside(rate: rates.Rate) -> str:
-    """Return the comparison with the rate of the minutes before, in words that cannot be read as a count."""
+    """Return the comparison with the rate of the preceding minutes, worded so that it cannot be read as a count."""
     if not rate.before:
         return f"none in the {rates.BEFORE_MIN} minutes before"
     if rate.failed / rate.before >= 1.5:
-        return f"{_number(rate.failed / rate.before)} times the {_number(rate.before)}/min before"
+        return f"{figures.small(rate.failed / rate.before)} times the {figures.small(rate.before)}/min before"
     if rate.failed / rate.before <= 0.67:
-        return f"down from {_number(rate.before)}/min"
+        return f"down from {figures.small(rate.before)}/min"
     return f"as in the {rates.BEFORE_MIN} minutes before"
 
 
@@ -317,8 +342,9 @@ def _first_sampled_at(now: datetime) -> datetime:
 
 
 def _blind(viewer: Viewer, now: datetime) -> Sentence | None:
-    """Return what to say where jobs run whose events do not arrive: they may fail unseen."""
-    found = coverage.read([name for name in config.sources() if viewer.may(VIEWER, name)], now).values()
+    """Return the sentence for jobs whose events do not arrive, so that failures may be unobserved."""
+    read = viewer.sources()
+    found = coverage.read([name for name in config.sources() if read is None or name in read], now).values()
     seen, executed = sum(one.seen for one in found), sum(one.executed for one in found)
     if seen >= 0.95 * executed:  # events arrive some seconds after the heartbeat that counts their job
         return None
@@ -343,14 +369,17 @@ def _calm(viewer: Viewer, now: datetime) -> Sentence:
 
 
 def _now(per_minute: float) -> str:
-    """Return the rate of all queues together, as the list of groups has it of each."""
+    """Return the rate of all queues together, in the format of the list of groups."""
     if not per_minute:
         return f"none in {rates.WINDOW}"
-    return f"now {_number(per_minute)}/min" if per_minute >= 0.1 else "now under 0.1/min"
+    return f"now {figures.small(per_minute)}/min" if per_minute >= 0.1 else "now under 0.1/min"
 
 
 def _waiting_dead(viewer: Viewer, now: datetime) -> str:
-    """Return the number of visible dead jobs, and the time of the oldest: that may be of another outage. "" for none."""
+    """Return the number of visible dead jobs, and the time of the oldest, as text; "" if none.
+
+    The oldest may be from another outage.
+    """
     dead, queues_hit = _dead(viewer)
     if not dead:
         return ""
@@ -361,14 +390,16 @@ def _waiting_dead(viewer: Viewer, now: datetime) -> str:
 
 
 def _dead(viewer: Viewer) -> tuple[int, int]:
-    """Return how many jobs are dead, and in how many queues."""
+    """Return the number of dead jobs, and the number of their queues."""
     counted = FailureCount.objects.filter(scopes.visible(viewer), state="dead", count__gt=0)
-    found = counted.aggregate(n=Sum("count"), queues=Count("queue", distinct=True))
+    # Queues of two sources may have the same name.
+    place = Concat("source", Value("/"), "queue", output_field=TextField())
+    found = counted.aggregate(n=Sum("count"), queues=Count(place, distinct=True))
     return found["n"] or 0, found["queues"]
 
 
 def _oldest_dead(viewer: Viewer, now: datetime) -> datetime | None:
-    """As the page of queues has it: from what was sampled last. Where nothing was, of the dead job that arrived first."""
+    """Return the time of the oldest dead job: from the latest samples, like the page of queues, or its arrival."""
     sampled = DepthSample.objects.filter(scopes.visible(viewer), step=10, dead__gt=0, oldest_dead_at__isnull=False)
     oldest = sampled.filter(at__gte=now - timedelta(minutes=1), at__lte=now).order_by("oldest_dead_at")
     dead = Failure.objects.filter(scopes.visible(viewer), state="dead").order_by("id")
@@ -396,7 +427,7 @@ def _new_groups(viewer: Viewer, rate: rates.Rate, now: datetime) -> list[datetim
 
 
 def _tenants_hit(viewer: Viewer, rate: rates.Rate, now: datetime) -> tuple[int, bool]:
-    """Return how many tenants this queue's latest failures have, and whether all of the last minutes were read."""
+    """Return the number of tenants in this queue's latest failures, and whether all of the last minutes were read."""
     tenants: set[str] = set()
     is_all = True
     for state in ("dead", "retrying"):
@@ -408,10 +439,6 @@ def _tenants_hit(viewer: Viewer, rate: rates.Rate, now: datetime) -> tuple[int, 
     return len(tenants), is_all
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 9.5 else f"{value:.1f}".removesuffix(".0")
-
-
 def _iso(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -420,18 +447,19 @@ def _iso(at: datetime) -> str:
 
 
 def source(viewer: Viewer, name: str, now: datetime | None = None) -> SourceRow | None:
-    """The line of one, without what is counted; None for one that is not known, or not for this viewer to see."""
+    """Return the row of one source, without counts; None if it is unknown or hidden."""
     found = Source.objects.filter(name=name).first() if viewer.may(VIEWER, name) else None
     return _source_row(found, now or datetime.now(UTC)) if found else None
 
 
 def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
-    """Return a line per source: reachability, time of the last change, and age of its last sample. Bounded:
-    `more_sources`.
+    """Return a row per source: reachability, time of the last change, and age of its last sample.
+
+    Limited in number; see `more_sources`.
     """
     now = now or datetime.now(UTC)
     allowed = viewer.sources()
-    # A report can name a new source: those that somebody configured are never pushed out by it.
+    # A report can create a new source: configured ones come first, so that it never displaces them.
     found = Source.objects.order_by("-is_configured", "name")
     if allowed is not None:
         found = found.filter(name__in=allowed)
@@ -443,11 +471,11 @@ def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
 
 
 def _workers(shown: Collection[str], now: datetime) -> dict[str, dict[str, Any]]:
-    """Source -> its live workers, and what its workers could not hold to in the last hour."""
+    """Return source -> its live workers, and limits and budgets that its workers exceeded in the last hour."""
     numbers: dict[str, Any] = {"workers": Count("pk", filter=Q(seen_at__gte=now - timedelta(seconds=ALIVE_S)))}
     for column in ("shared_out", "overrun"):
         lately = Q(**{f"{column}_at__gte": now - EXCEEDED_FOR})
-        # In names that are no columns: an aggregate of one would otherwise be read as the other.
+        # With names that are not columns: otherwise an aggregate would be resolved as the other column.
         numbers |= {
             f"{column}_n": Sum(column, filter=lately, default=0),
             f"{column}_last": Max(f"{column}_at", filter=lately),
@@ -472,6 +500,7 @@ def _source_row(source: Source, now: datetime, dead: int = 0, workers: Mapping[s
         findings=list(source.findings),
         keeps_dead=config.keeps_dead(source.name),
         follows=coverage.is_followed(source.name),
+        has_guard_reports=bool(source.signed_since or source.unsigned_at),
         coverage=coverage.read([source.name], now).get(source.name),
         pulled_at=source.pulled_at,
         why_not_pulled=stall.why if stall else "",
@@ -493,21 +522,16 @@ def more_sources(viewer: Viewer) -> int:
 def findings(
     viewer: Viewer, rows: list[SourceRow] | None = None, of_the_store: list[dict[str, str]] | None = None
 ) -> list[dict[str, str]]:
-    """Unsafe settings of the sources that the viewer sees and of Redrive's own store, and a missing end of the audit: source, id,
-    severity, text, fix.
-
-    The worst first. `rows`: what `sources` gave, and `of_the_store` what `liveness.current_state` did, where that is known already.
-    """
+    """Return findings, worst first: unsafe settings of visible sources and of the store, a missing end of the audit."""
     rank = {"high": 0, "warning": 1, "info": 2}
     found = [
         {"source": "Redrive’s store", **finding}
         for finding in (liveness.store_findings() if of_the_store is None else of_the_store)
     ]
-    found += [
-        {"source": row.name, **finding}
-        for row in (sources(viewer) if rows is None else rows)
-        for finding in row.findings
-    ]
+    for row in sources(viewer) if rows is None else rows:
+        found += [{"source": row.name, **finding} for finding in row.findings]
+        if not row.is_configured:
+            found.append(unconfigured_sources.finding(row.name))
     with suppress(redis.RedisError, config.BadConfiguration):  # reported as the state of the store
         if (end := audit_anchor.end_finding()) is not None:
             found.append({"source": "Audit", "id": "audit", "severity": "high", "text": end.text, "fix": end.fix})
@@ -524,27 +548,29 @@ def _counted_dead(viewer: Viewer):
 def dead_by_queue(
     viewer: Viewer, now: datetime | None = None, limit: int = MOST_QUEUES
 ) -> tuple[list[tuple[str, str, int]], int]:
-    """(source, queue, dead jobs) of the fullest queues, then how many more have dead jobs."""
+    """Return (source, queue, dead jobs) of the queues with the most, then how many more queues have dead jobs."""
     worst = queues.rank_queues(viewer, now or datetime.now(UTC), limit=limit, only_dead=True)
     return [(one.source, one.queue, one.dead) for one in worst], worst[0].of - len(worst) if worst else 0
 
 
 def count_dead(viewer: Viewer, source: str, queue: str) -> int:
-    """Return the dead jobs of one queue."""
+    """Return the number of dead jobs in one queue."""
     return _counted_dead(viewer).filter(source=source, queue=queue).aggregate(n=Sum("count"))["n"] or 0
 
 
-def failures_over_time(viewer: Viewer, now: datetime | None = None, since: datetime | None = None) -> Series:
-    """Failed attempts per queue in each step of the last day, all but the fullest queues as one.
+def failures_over_time(
+    viewer: Viewer, now: datetime | None = None, since: datetime | None = None, length: timedelta = depths.DAY
+) -> Series:
+    """Return the failed attempts per queue in each step of the last `length`; all but the largest queues as one series.
 
-    `since`: when sampling began, if that is less than a day ago. The chart begins then, or with the first failure.
+    `since`: start of sampling, if that is later. The chart then starts there, or with the first failure.
     """
     now = now or datetime.now(UTC)
-    series = _failures_in(viewer, depths.chart_steps(now))
+    series = _failures_in(viewer, depths.chart_steps(now, length=length))
     if since is None:
         return series
     first = datetime.fromtimestamp(_first_failure(series, now.timestamp()), UTC)
-    steps = depths.chart_steps(now, min(since, first))
+    steps = depths.chart_steps(now, min(since, first), length)
     if steps.step != series.step_s:
         series = _failures_in(viewer, steps)
     begin = min(since.timestamp(), _first_failure(series, now.timestamp()))
@@ -554,14 +580,15 @@ def failures_over_time(viewer: Viewer, now: datetime | None = None, since: datet
 
 
 def _first_failure(series: Series, otherwise: float) -> float:
-    """Return the beginning of the first step with a failed attempt."""
+    """Return the start of the first step with a failed attempt."""
     found = (at for n, at in enumerate(series.times) if any(counts[n] for counts in series.queues.values()))
     return next(found, otherwise)
 
 
 def _failures_in(viewer: Viewer, steps: range) -> Series:
     step_s, first, last = steps.step, steps[0] // steps.step, steps[-1] // steps.step
-    summed = max(step for step in STEPS_OF_QUEUES if step_s % step == 0)  # the fewest rows that tell the steps apart
+    # The longest counter step that fits, for the fewest rows.
+    summed = max(step for step in STEPS_OF_QUEUES if step_s % step == 0)
     rows = _counters(viewer, datetime.fromtimestamp(first * step_s, UTC), summed).filter(
         at__lt=datetime.fromtimestamp((last + 1) * step_s, UTC)
     )
@@ -597,22 +624,20 @@ def _failures_in(viewer: Viewer, steps: range) -> Series:
 
 
 def loudest_groups(viewer: Viewer, now: datetime | None = None, limit: int = 10) -> list[GroupRow]:
-    """The groups that hold the most dead jobs; where none is dead, those seen last."""
+    """Return the groups with the most dead jobs; if none is dead, those seen last."""
     now = now or datetime.now(UTC)
-    dead = failures.groups(viewer, order="dead", limit=limit, now=now).rows
+    dead = groups.top_groups(viewer, "dead", limit, now)
     if any(row.dead for row in dead):
         return dead
-    return failures.groups(viewer, order="last_seen", limit=limit, now=now).rows
+    return groups.top_groups(viewer, "last_seen", limit, now)
 
 
 def running_replays(viewer: Viewer, limit: int = 10) -> list[Replay]:
-    """Return the replays that are not over: held ones first, then the latest first; without those of other sources."""
+    """Return the open replays of visible sources: held ones first, then latest first."""
     open_ = [state for state in ReplayState.values if state not in NOT_RUNNING]
     on_hold_first = Case(When(state=ReplayState.HELD, then=0), default=1)
-    found = Replay.objects.filter(state__in=open_).order_by(on_hold_first, "-id").defer("set_aside")
-    allowed = viewer.sources()
-    if allowed is not None:
-        found = found.filter(Exists(ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=allowed)))
-    rows = list(found[:limit])
-    scopes.restrict_replays(viewer, rows)
+    # All viewers of the same sources share the board: it does not include replays visible only to their owner.
+    seen = replay_sight.visible(replace(viewer, user_id=None)).filter(state__in=open_)
+    rows = list(seen.order_by(on_hold_first, "-id").defer("set_aside")[:limit])
+    replay_sight.restrict(viewer, rows)
     return rows

@@ -17,20 +17,20 @@ from jobs_admin.models import Release, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 
 LONGEST_VERSION = 100
-OLDEST = timedelta(days=400)  # as far back as a picture goes
-_AHEAD = timedelta(minutes=5)  # of our clock, which another may be
+OLDEST = timedelta(days=400)  # the longest range of a chart
+_AHEAD = timedelta(minutes=5)  # of another machine's clock
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRelease:
     release: Release
-    is_new: bool  # False: it was known already, and stays as it was
+    is_new: bool  # False: it was already recorded, and is unchanged
 
 
 def record_release(
     viewer: Viewer, source: str, version: str, at: datetime | None = None, *, now: datetime | None = None
 ) -> RecordedRelease:
-    """Record that a version was deployed, now or at a moment. Recording it again changes nothing.
+    """Record that a version was deployed, now or at a given time. Recording it again changes nothing.
 
     Raises NotFound and Refused.
     """

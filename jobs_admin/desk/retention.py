@@ -1,9 +1,9 @@
-"""Retention: stored rows and their ages. Expired ones are deleted, in transactions too short to block others.
+"""Retention: ages of stored rows, and deletion of expired ones in transactions too short to block others.
 
-Failures go by age, counted from their last event: a failed attempt, a report of a run, an act of a person. Beyond a
-size of the database the oldest closed ones go early; dead ones never do. Retrying and replaying ones, and those in a
-replay that has not ended, stay. Numbers outlive the jobs that they counted: replays, groups and counters for a while
-longer, the audit permanently.
+The age of a failure counts from its last event: a failed attempt, a report of a run, an operator's act. Above a size
+limit of the database, the oldest closed ones are deleted early; dead ones never are. Retrying and replaying failures,
+and those in an open replay, stay. Numbers outlive the jobs they counted: replays, groups and counters for some time,
+the audit permanently.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django.db import connection, transaction
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet, Sum
 
 from jobs_admin import config
-from jobs_admin.core import query as language
+from jobs_admin.core.figures import duration
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit, statements, step_progress
 from jobs_admin.db.turns import lock_writers, turn
@@ -30,6 +30,7 @@ from jobs_admin.models import (
     AlertEvent,
     Attempt,
     AuditEvent,
+    BreakerEvent,
     Comeback,
     Delivery,
     DepthSample,
@@ -59,34 +60,34 @@ from jobs_admin.models.replay import OPEN_ITEM, ReplayState
 from jobs_admin.queues.depths import steps
 from jobs_admin.queues.depths.rolling import rolled_until
 
-# The first to go stands first.
+# In the order of early deletion.
 CLOSED = (FailureState.RECOVERED, FailureState.GONE, FailureState.DISCARDED)
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 
-# Numbers over time: minutes are for rates, longer steps for pictures; hours and the rest stay as long as `history`.
+# Numbers over time: minutes are for rates, longer steps for charts; hours and the rest stay as long as `history`.
 _SILENT_WORKERS, _DRAFTS = timedelta(days=7), timedelta(days=7)
 
-# What a report that is being written may refer to though no committed row does: removed only between two writers.
+# Rows that a report being written may refer to although no committed row does: deleted only between two writers.
 _OF_REPORTS = (Group, Traceback)
 
-_TRANSACTION_S = 0.06  # of a transaction, about; on SQLite nobody else writes meanwhile, and a busy machine doubles it
-_FEWEST, _MOST = 20, 1_000  # failures of one transaction
-_READ_AT_ONCE = 2_000  # failures looked at in one statement, outside of any transaction
+_TRANSACTION_S = 0.06  # target per transaction; SQLite allows no other writer meanwhile, and a busy machine doubles it
+_FEWEST, _MOST = 20, 1_000  # failures per transaction
+_READ_AT_ONCE = 2_000  # failures read per statement, outside of any transaction
 _AGAIN_S = 300.0  # between two rounds of `watch` that found nothing more to do
-_ROUND_S = 10.0  # of `watch`, so that it shows a sign of life
+_ROUND_S = 10.0  # per round of `watch`, so that it reports progress
 
 
 @dataclass(slots=True)
 class Pruned:
-    """Rows that were deleted, or with `dry_run` would be: by kind, failures also by state."""
+    """Deleted rows, or those that `dry_run` would delete: by kind, failures also by state."""
 
     failures: Counter[str] = field(default_factory=Counter)  # by state
-    rows: Counter[str] = field(default_factory=Counter)  # of everything else
-    bytes: int = 0  # of failures and what belongs to them, about
-    bytes_before: int = 0  # of the database that are in use
-    too_large_by: int = 0  # what is left above the limit when nothing more may go
-    is_done: bool = True  # False: the time was up, the next round goes on
-    longest_s: float = 0.0  # of the transactions
+    rows: Counter[str] = field(default_factory=Counter)  # of all other kinds
+    bytes: int = 0  # of failures and their related rows, approximately
+    bytes_before: int = 0  # of the database, in use
+    too_large_by: int = 0  # excess over the limit when nothing more may be deleted
+    is_done: bool = True  # False: the time ran out, the next round continues
+    longest_s: float = 0.0  # longest transaction
 
     @property
     def count(self) -> int:
@@ -94,7 +95,7 @@ class Pruned:
 
 
 def step(now: datetime) -> bool:
-    """A round of `watch`: some seconds of it. True if there is more to do."""
+    """Run a round of `watch` for some seconds. Return True if there is more to do."""
     if config.is_read_only() or time.monotonic() < _Rounds.next_at:
         return False
     pruned = prune(now, within_s=_ROUND_S)
@@ -116,10 +117,12 @@ def prune(
     within_s: float | None = None,
     dry_run: bool = False,
 ) -> Pruned:
-    """Take away what is over. `older_than` and `larger_than` (bytes) stand for the settings REDRIVE_KEEP and REDRIVE_KEEP_BYTES.
+    """Delete expired rows.
 
-    May be broken off and begun again at any point, and several may run: each failure goes once, by whoever holds it.
-    Raises Refused on a read-only desk.
+    `older_than` and `larger_than` (bytes) override the settings REDRIVE_KEEP and REDRIVE_KEEP_BYTES.
+
+    May be interrupted and restarted at any point, and several may run: each failure is deleted once, by the process
+    that locks it. Raises Refused on a read-only desk.
     """
     if config.is_read_only() and not dry_run:
         raise Refused("read_only", config.READ_ONLY)
@@ -128,7 +131,7 @@ def prune(
     run = _Run(now, ages, limit, dry_run, None if within_s is None else time.monotonic() + within_s)
     run.all()
     if not dry_run and (run.pruned.count or run.pruned.rows):
-        # A word for each round, not for each transaction: the settings act here, nobody's wish.
+        # One audit entry per round, not per transaction: the settings cause this, not a person.
         with transaction.atomic():
             after = {"failures": dict(run.pruned.failures), **run.pruned.rows}
             audit.record(viewer, "retention.prune", after=after)
@@ -151,8 +154,8 @@ class _Run:
     ends: float | None
     pruned: Pruned = field(default_factory=Pruned)
     at_once: int = 100
-    weight: float = 0.0  # bytes a failure
-    touched: tuple[datetime, array] | None = None  # since when, and what
+    weight: float = 0.0  # bytes per failure
+    touched: tuple[datetime, array] | None = None  # since when, and the ids
 
     def all(self) -> None:
         self.weight, self.pruned.bytes_before = weigh()
@@ -170,7 +173,7 @@ class _Run:
     # -- failures ---------------------------------------------------------------------------------------------------
 
     def _failures(self, state: str, before: datetime, most: int | None = None) -> int:
-        """Delete those of a state without an event since `before`; at most `most`, oldest first."""
+        """Delete failures in a state without an event since `before`; at most `most`, oldest first."""
         went = 0
         for ids in self._over(state, before):
             while ids:
@@ -182,25 +185,26 @@ class _Run:
         return went
 
     def _over(self, state: str, before: datetime) -> Iterator[list[int]]:
-        """Ids, oldest first, each looked at once: what stays is not looked at again in this run."""
-        after = 0
+        """Yield ids, oldest first, each read once: failures that stay are not read again in this run."""
+        after, at = 0, connection.ops.adapt_datetimefield_value(before)
+        # Compared by the database: parsing the times of a million rows takes longer than reading them.
+        sql = (
+            f"SELECT id, received_at < %s, failed_at < %s FROM {Failure._meta.db_table} WHERE state = %s AND id > %s "
+            f"ORDER BY id LIMIT {_READ_AT_ONCE}"
+        )
         while True:
-            # Ids rise with the time of arrival: what came in later than `before` ends the search.
-            batch = list(
-                Failure.objects.filter(state=state, pk__gt=after)
-                .order_by("pk")
-                .values_list("pk", "received_at", "failed_at")[:_READ_AT_ONCE]
-            )
-            old = [pk for pk, received, failed in batch if received < before and failed < before]
+            batch = statements.fetch_rows(sql, [at, at, str(state), after])
+            old = [pk for pk, *are_before in batch if all(are_before)]
             if old := self._untouched(old, state, before):
                 yield _may_go(state, before, old)
             self._check_time()
-            if len(batch) < _READ_AT_ONCE or batch[-1][1] >= before:
+            # Ids increase with the time of arrival: a failure that arrived after `before` ends the search.
+            if len(batch) < _READ_AT_ONCE or not batch[-1][1]:
                 return
             after = batch[-1][0]
 
     def _untouched(self, ids: list[int], state: str, before: datetime) -> list[int]:
-        """Return those that no person discarded or restored since: only the audit has that time."""
+        """Return those that no person has discarded or restored since: only the audit has that time."""
         if not ids or state not in {FailureState.DISCARDED, FailureState.DEAD}:
             return ids
         if self.touched is None or self.touched[0] > before:
@@ -213,8 +217,8 @@ class _Run:
             self.pruned.failures[state] += len(ids)
             return len(ids)
         with turn(), transaction.atomic():
-            began = time.monotonic()  # not before: waiting for others holds nobody up
-            # Asked again inside: another prune, a replay or a retry may have been first.
+            began = time.monotonic()  # not earlier: waiting for locks blocks no one
+            # Checked again inside the transaction: another prune, a replay or a retry may have been first.
             mine = _may_go(state, before, ids, lock=True)
             if mine:
                 self.pruned.rows.update(forget(mine))
@@ -227,7 +231,7 @@ class _Run:
 
     def _note(self, took: float) -> None:
         self.pruned.longest_s = max(self.pruned.longest_s, took)
-        time.sleep(took / 2)  # for people's writes, which know no turns
+        time.sleep(took / 2)  # for people's writes, which do not take turns
         self._check_time()
 
     def _check_time(self) -> None:
@@ -236,7 +240,7 @@ class _Run:
             raise _TimeIsUp
 
     def _excess(self) -> None:
-        """The oldest closed ones, whatever their age, until the database is small enough."""
+        """Delete the oldest closed failures of any age until the database is small enough."""
         weight, in_use = weigh()
         if self.dry_run:
             in_use -= round(self.pruned.count * weight)
@@ -279,19 +283,20 @@ class _Run:
         self._rows("deleted rules", Rule.objects.filter(unused, deleted_at__lt=before), _forget_rules)
         self._rows("silences", Silence.objects.filter(ends_at__lt=before))
         self._rows("pauses", Pause.objects.filter(resumed_at__lt=before))
+        self._rows("transitions of breakers", BreakerEvent.objects.filter(at__lt=before))
         self._rows("groups", _empty_groups(before), _forget_groups)
 
     def _depths(self) -> None:
         for step, age in steps.retention_by_step().items():
             rolled = rolled_until(step, self.now)
-            # What is not in a longer step yet stays, however old it is.
+            # Samples not yet folded into a longer step stay, whatever their age.
             if age is not None and rolled is not None:
                 self._depth_samples(
                     DepthSample.objects.filter(step=step, at__lt=min(self.now - age, rolled)).order_by("at")
                 )
 
     def _depth_samples(self, rows: QuerySet[DepthSample]) -> None:
-        """The oldest first, by their times: there are millions of them, and to sort those by id for each part takes long."""
+        """Delete the oldest first, by their times: sorting millions of samples by id for each batch takes too long."""
         if self.dry_run:
             self.pruned.rows["depth samples"] += rows.count()
             return
@@ -316,7 +321,7 @@ class _Run:
                 if rows.model in _OF_REPORTS:
                     lock_writers()
                 began = time.monotonic()
-                # Asked again, as above.
+                # Checked again, as above.
                 mine = list(rows.filter(pk__in=ids).values_list("pk", flat=True))
                 if forget_ is not None:
                     forget_(mine)
@@ -326,19 +331,19 @@ class _Run:
             took = time.monotonic() - began
             at_once = _next_size(at_once, took, 50, 500)
             self._note(took)
-        self.pruned.rows += Counter()  # without what came to nought
+        self.pruned.rows += Counter()  # removes zero counts
 
 
 def _next_size(count: int, took_s: float, fewest: int, most: int) -> int:
-    """As many rows as would have taken the time that a transaction may last, at most twice as many as before."""
+    """Return the number of rows that fits the target duration of a transaction, at most twice the last number."""
     return int(min(most, count * 2, max(fewest, count * _TRANSACTION_S / max(took_s, 1e-6))))
 
 
 def _may_go(state: str, before: datetime, ids: Sequence[int] | None = None, *, lock: bool = False) -> list[int]:
-    """Return those of this state (and among `ids`) without an event since `before` and in no replay that has not ended, in
-    order. Not those that another one has locked where `lock`: then these are locked.
+    """Return failures of this state (among `ids`) without an event since `before` and in no open replay, in order.
 
-    As text: a transaction asks for some hundred, and the ORM takes longer to write this than the database to answer.
+    With `lock`, lock them and skip those that others have locked. Raw SQL: a transaction checks some hundred, and the
+    ORM takes longer to build this query than the database to answer it.
     """
     one_of, given = ("", []) if ids is None else statements.one_of("failure.id", ids)
     at = connection.ops.adapt_datetimefield_value(before)
@@ -370,7 +375,7 @@ _MAY_GO = f"""
 
 
 def _touched(since: datetime) -> array:
-    """The failures that a person set aside or brought back since, in order of their ids."""
+    """Return the failures that a person discarded or restored since, ordered by id."""
     acts = AuditEvent.objects.filter(act__startswith="failure.", at__gte=since, allowed=True).order_by()
     found: set[int] = set()
     for after in acts.values_list("after", flat=True).iterator(chunk_size=500):
@@ -381,13 +386,13 @@ def _touched(since: datetime) -> array:
 
 
 def forget(ids: list[int]) -> Counter[str]:
-    """Delete these failures with all that belongs to them, in the caller's transaction. Answers how many rows went.
+    """Delete these failures and all rows that belong to them, in the caller's transaction. Return the number of rows.
 
-    The counters of states and the search index follow by triggers of the database. Replays keep their numbers.
+    Database triggers update the counters of states and the search index. Replays keep their numbers.
     """
     went: Counter[str] = Counter()
     statements.clear(Group, "representative_id", ids)
-    # Not by Django's cascade, which would read every row first; the ids as one parameter, read once by the server.
+    # Not Django's cascade, which would read every row first; the ids are one parameter, parsed once by the server.
     went["attempts"] = statements.delete(Attempt, "failure_id", ids)
     statements.delete(Comeback, "failure_id", ids)
     went["messages"] = statements.delete(Payload, "failure_id", ids)
@@ -406,18 +411,26 @@ def _orphans() -> QuerySet[Traceback]:
 
 
 def _empty_groups(before: datetime) -> QuerySet[Group]:
-    """Return groups without a job, not seen for long, without a note."""
+    """Return groups that have no jobs, no note, and no recent sighting."""
     jobs = FailureCount.objects.filter(group_id=OuterRef("pk"), count__gt=0)
     attempts = Attempt.objects.filter(group=OuterRef("pk"))
     rules = GroupRule.objects.filter(group=OuterRef("pk"))
     return Group.objects.filter(
-        ~Exists(jobs), ~Exists(attempts), ~Exists(rules), last_seen__lt=before, note="", runbook_url="", assignee=None
+        ~Exists(jobs),
+        ~Exists(attempts),
+        ~Exists(rules),
+        last_seen__lt=before,
+        note="",
+        runbook_url="",
+        issue_url="",
+        assignee=None,
     )
 
 
 def _over_notices(before: datetime) -> QuerySet[Notice]:
-    """Return old notices except the last one of each stored alert: the next is numbered after it, and it shows whether
-    an end was reported.
+    """Return old notices except the last one of each stored alert.
+
+    The next notice is numbered after it, and it shows whether an end was reported.
     """
     newer = Notice.objects.filter(alert=OuterRef("alert"), pk__gt=OuterRef("pk"))
     return Notice.objects.filter(Q(alert=None) | Exists(newer), created_at__lt=before)
@@ -432,7 +445,7 @@ def _forget_notices(ids: list[int]) -> None:
 
 
 def _over_alerts(before: datetime) -> QuerySet[Alert]:
-    """Return ended alerts except those whose bundle has one that has not ended so long ago."""
+    """Return ended alerts except those whose bundle has a recently ended or open one."""
     open_members = Alert.objects.filter(told_with=OuterRef("pk")).exclude(
         state=AlertState.RESOLVED, resolved_at__lt=before
     )
@@ -457,14 +470,11 @@ def _forget_groups(ids: list[int]) -> None:
     Group.objects.filter(pk__in=ids).delete()
 
 
-# -- how large it is ----------------------------------------------------------------------------------------------
+# -- size of the database ------------------------------------------------------------------------------------------
 
 
 def weigh() -> tuple[float, int]:
-    """Bytes of a failure with all that belongs to it, and bytes of the database that are in use; both about.
-
-    PostgreSQL does not say how much of its files is in use: there it is the weight of a sample times the number.
-    """
+    """Return the approximate bytes of a failure with its related rows, and of the part of the database in use."""
     count = FailureCount.objects.aggregate(n=Sum("count"))["n"] or 0
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
@@ -482,9 +492,9 @@ def _pragma(cursor: Any, name: str) -> int:
     return int(cursor.fetchone()[0])
 
 
-# What a byte of a row takes up on PostgreSQL 15 with its share of indexes and of room that pages leave. Measured against
-# the sizes of the files: 200,000 failures with messages of 1.2 kB are 5,644 bytes each by these, and 5,659 there; 6,000
-# with messages of 37 kB are 45,200 and 45,600; with messages of 4 kB 9,200 and 11,600, since pages of them stay half empty.
+# Space of a byte of a row on PostgreSQL 15, with its share of indexes and unused space in pages. Measured against file
+# sizes: 200,000 failures with messages of 1.2 kB are 5,644 bytes each by this formula, and 5,659 measured; 6,000 with
+# messages of 37 kB are 45,200 and 45,600; with messages of 4 kB 9,200 and 11,600, because their pages stay half empty.
 _INDEXED, _MESSAGE = 1.7, 1.1
 _WEIGHT = f"""
     WITH newest AS (SELECT * FROM jobs_admin_failure ORDER BY id DESC LIMIT 500)
@@ -498,18 +508,17 @@ _WEIGHT = f"""
 
 
 def in_words() -> str:
-    """Return the retention in a sentence."""
+    """Return the retention as a sentence."""
     by_age: dict[timedelta | None, list[str]] = {}
     for state in (*CLOSED, *_DEAD):
         by_age.setdefault(config.keep().get(state), []).append(str(state.value))
-    parts = [f"{' and '.join(states)} {duration(age) if age else 'for ever'}" for age, states in by_age.items()]
+    parts = [
+        f"{' and '.join(states)} {duration(age.total_seconds()) if age else 'for ever'}"
+        for age, states in by_age.items()
+    ]
     limit = config.keep_bytes()
-    size = f"; beyond {size_in_words(limit)} the oldest closed ones go sooner" if limit is not None else ""
+    size = f"; above {size_in_words(limit)} the oldest closed failures are deleted earlier" if limit is not None else ""
     return f"Retention after the last change: {', '.join(parts)}{size}."
-
-
-def duration(age: timedelta) -> str:
-    return language.duration(round(age.total_seconds()))
 
 
 def size_in_words(size: float) -> str:

@@ -1,7 +1,7 @@
-"""Failures: search, page, one failure, facets, and the selection of acts.
+"""Failures: search, page, a single failure, facets, and the selection for acts.
 
-A page costs the same however many failures there are: rows come by key, latest first, in slices that each follow an
-index, and counts come from counters wherever they suffice.
+A page has the same cost for any number of failures: rows are read by key, latest first, in slices that each follow an
+index, and counts come from counters where these suffice.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = [
 
 PAGE = 50
 LARGEST_PAGE = 500
-EXACT = 10_000  # counts are exact up to here, and wherever a counter or an index alone can count
-FACETED = 1_000  # matches, the newest, that facets are counted over where no counter knows: some 2 ms
-MESSAGE_SHOWN = 300  # characters of the message in a row of a list
+EXACT = 10_000  # counts are exact up to this number, and wherever a counter or an index suffices
+FACETED = 1_000  # latest matches, over which facets are counted without a counter: some 2 ms
+MESSAGE_SHOWN = 300  # characters of the message shown in a list row
 
-# What a row of a list shows. Arguments, headers and the whole message stay in the table.
+# Columns of a list row. Arguments, headers and the full message are not loaded.
 _LIGHT = (
     "source", "queue", "first_job_id", "job_id", "run", "state", "task", "error_type", "kind", "reason", "attempts",
     "max_attempts", "due_at", "first_failed_at", "failed_at", "received_at", "worker", "host", "release", "tenant",
@@ -73,8 +73,8 @@ class Count:
     """Number of failures that match a search."""
 
     number: int
-    is_estimate: bool = False  # from a sample, of two figures
-    is_capped: bool = False  # of the latest ones alone: there may be more
+    is_estimate: bool = False  # extrapolated from a sample, to two significant figures
+    is_capped: bool = False  # of the latest only: there may be more
 
     @property
     def text(self) -> str:
@@ -83,17 +83,17 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of matching failures, latest first, with facts about the rest."""
+    """A page of matching failures, latest first, with counts and hints."""
 
     rows: list[Failure]
-    next: str | None  # hand it to `search` as `after`; None on the last page
+    next: str | None  # pass it to `search` as `after`; None on the last page
     count: Count
     query: Query
     reading: str
     hints: tuple[str, ...]
-    searched: int | None = None  # only so many, the newest in scope, were looked at; None: all of them
+    searched: int | None = None  # only this many failures, the latest in scope, were searched; None: all
     why_empty: str = ""
-    meant: str = ""  # the search that was probably meant, where the text has another tool's signs
+    meant: str = ""  # suggested search, if the text looks like the syntax of another tool
 
     @property
     def hint_sentences(self) -> tuple[str, ...]:
@@ -104,13 +104,13 @@ class Page:
 def search(
     viewer: Viewer, text: str = "", *, after: str | None = None, limit: int = PAGE, now: datetime | None = None
 ) -> Page:
-    """Return a page of the failures that match `text`. An `after` that is no cursor gives the first page."""
+    """Return a page of the failures that match `text`. An invalid `after` returns the first page."""
     query = parse(text, now or datetime.now(UTC))
     limit = max(1, min(limit, LARGEST_PAGE))
     searcher = FailureSearch(viewer, query)
     below = whole_number(after)
     found = searcher.ids(below, limit + 1)
-    # A first page that is not full is all there is: what few have is not looked up a second time to be counted.
+    # A first page that is not full is complete: a search with few matches needs no second query to count them.
     is_all = below is None and len(found) <= limit and searcher.scanned is None
     rows = _rows(found[:limit])
     return Page(
@@ -127,24 +127,24 @@ def search(
 
 
 def get(viewer: Viewer, pk: int) -> Failure:
-    """One failure with its group and stack. Raises Failure.DoesNotExist, also for what the viewer may not see."""
+    """Return one failure with its group and stack. Raises Failure.DoesNotExist, also if the viewer may not see it."""
     if not -(2**63) <= int(pk) < 2**63:
         raise Failure.DoesNotExist
-    # A stack's text is long, and a page has its HTML at hand: read where it is asked for.
+    # A stack's text is long and the page uses its stored HTML, so the text is deferred.
     found = Failure.objects.select_related("group", "traceback").defer("traceback__text")
     return found.get(scopes.visible(viewer), pk=pk)
 
 
 def attempts(failure: Failure) -> list[Attempt]:
-    """Every attempt of every run, oldest first."""
+    """Return every attempt of every run, oldest first."""
     found = failure.attempt_set.select_related("group", "item__replay")
     return list(found.order_by("run", "attempt", "ended_at", "id"))
 
 
 def find_matching(viewer: Viewer, query: Query, *, role: str = VIEWER) -> QuerySet[Failure]:
-    """Return all failures that the query matches where the viewer holds `role`: for acts and exports.
+    """Return all failures that match the query and for which the viewer has `role`: for acts and exports.
 
-    A query that is `unfit_for_acts` matches nothing for acts.
+    For acts, a query that is `unfit_for_acts` matches nothing.
     """
     if language.unfit_for_acts(query) and role != VIEWER:
         return Failure.objects.none()
@@ -152,15 +152,15 @@ def find_matching(viewer: Viewer, query: Query, *, role: str = VIEWER) -> QueryS
 
 
 def count(viewer: Viewer, query: Query) -> Count:
-    """Return how many match: exact up to EXACT and where counters or an index suffice, otherwise an estimate.
+    """Return the number of matches: exact up to EXACT and where counters or an index suffice, otherwise an estimate.
 
-    If a page searches the latest only, the number of those that match.
+    If a page searches only the latest failures, the number of matches among those.
     """
     return _count_matches(viewer, query, FailureSearch(viewer, query))
 
 
 def count_exactly(viewer: Viewer, query: Query, most: int) -> int:
-    """Return how many match, counted up to `most` where no counter knows: for what is compared, and for pages."""
+    """Return the number of matches, counted up to `most` without a counter: for comparisons and for pages."""
     if scopes.is_counted(query):
         return scopes.matching_counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0
     return FailureSearch(viewer, query).count(most)
@@ -173,15 +173,15 @@ def _count_matches(viewer: Viewer, query: Query, searcher: FailureSearch) -> Cou
 
 
 class Facets(dict[str, list[tuple[str, int]]]):
-    """Field -> its most frequent values with their counts. `counted_over` is None where every match was counted."""
+    """Field -> its most frequent values with their counts. `counted_over` is None if every match was counted."""
 
     counted_over: dict[str, int | None]
 
 
 def facets(viewer: Viewer, text: str = "", *, now: datetime | None = None, limit: int = 12) -> Facets:
-    """Return the spread of matching failures over source, queue, task, state, error, tenant and release.
+    """Return the spread of matching failures over source, queue, task, state, error, dependency, tenant and release.
 
-    Counters suffice for all but tenant and release in some searches; the rest is counted over the latest FACETED
+    In some searches, counters suffice for all but tenant and release; the rest is counted over the latest FACETED
     matches.
     """
     query = parse(text, now or datetime.now(UTC))
@@ -211,17 +211,25 @@ def _spread_of_counters(viewer: Viewer, query: Query, limit: int) -> dict[str, l
     parts = [(name, name, 'SUM(held."count")', "held") for name in names[:4]]
     column, joined = "grp.error_type", f"held JOIN {table} AS grp ON grp.id = held.group_id"
     sources = viewer.sources()
-    if sources is not None:  # the group's own text may be that of a source out of sight
+    if sources is not None:  # the group's own text may come from a source that the viewer may not see
         joined += f" LEFT JOIN {of_source} AS part ON part.group_id = grp.id AND part.source = held.source"
         joined += f" WHERE part.id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM {FailureCount._meta.db_table} AS other"
         joined += f" WHERE other.group_id = grp.id AND other.source NOT IN ({', '.join(['%s'] * len(sources))}))"
         column, values = "COALESCE(part.error_type, grp.error_type)", [*values, *sources]
     parts.append(("error", column, 'SUM(held."count")', joined))
+    parts.append(("dependency", "part.dependency", 'SUM(held."count")', f"held{_named_parts('held')}"))
     return _most_frequent(f"WITH held AS ({sql})", values, parts, limit)
 
 
+def _named_parts(rows: str) -> str:
+    """Return SQL that joins the dependencies of these rows of group and source."""
+    table = connection.ops.quote_name(GroupSource._meta.db_table)
+    same = f"part.group_id = {rows}.group_id AND part.source = {rows}.source"
+    return f" JOIN {table} AS part ON {same} WHERE part.dependency > ''"
+
+
 def _spread_of_latest(viewer: Viewer, query: Query, columns: Sequence[str], limit: int) -> tuple[int, Facets]:
-    """Return how many were read, one more than FACETED if there are more, and the spread over the latest FACETED."""
+    """Return the number of failures read, at most FACETED + 1, and the spread over the latest FACETED."""
     names = {column: "error" if column == "error_type" else column for column in columns}
     found_so_far = FailureSearch(viewer, query)
     if connection.vendor == "postgresql":
@@ -233,10 +241,13 @@ def _spread_of_latest(viewer: Viewer, query: Query, columns: Sequence[str], limi
         sql, values = latest
     table = connection.ops.quote_name(Failure._meta.db_table)
     head = (
-        f"WITH newest AS ({sql}), seen AS (SELECT {', '.join(columns)} FROM {table} "
+        f"WITH newest AS ({sql}), seen AS (SELECT {', '.join(dict.fromkeys((*columns, 'group_id', 'source')))} FROM {table} "
         f"WHERE id IN (SELECT id FROM newest ORDER BY id DESC LIMIT {FACETED}))"
     )
     parts = [(names[column], column, "COUNT(*)", f"seen WHERE {column} <> ''") for column in columns]
+    if "source" in columns:  # if counters do not have it
+        parts.append(("dependency", "part.dependency", "COUNT(*)", f"seen{_named_parts('seen')}"))
+        names["dependency"] = "dependency"
     parts.append(("", "'all'", "COUNT(*)", "newest"))
     found = _most_frequent(head, values, parts, limit)
     return sum(n for _, n in found.pop("")), Facets(found)
@@ -245,7 +256,7 @@ def _spread_of_latest(viewer: Viewer, query: Query, columns: Sequence[str], limi
 def _most_frequent(
     head: str, values: Sequence[object], parts: Sequence[tuple[str, str, str, str]], limit: int
 ) -> dict[str, list[tuple[str, int]]]:
-    """name -> (value, n), the most frequent first, for each part (name, column, sum, rows): in one statement."""
+    """Return name -> (value, n), most frequent first, for each part (name, column, sum, rows), in one statement."""
     arms = [
         f"SELECT * FROM (SELECT '{name}' AS name, {column} AS value, {total} AS n FROM {rows} "
         f"GROUP BY 2 ORDER BY 3 DESC, 2 LIMIT {int(limit)}) AS part_{place}"
@@ -260,12 +271,12 @@ def _most_frequent(
 
 
 def latest_ids(viewer: Viewer, query: Query, after: int | None, limit: int) -> list[int]:
-    """Return the ids of the latest that match, below `after`, highest first."""
+    """Return the ids of the latest matches below `after`, highest first."""
     return FailureSearch(viewer, query).ids(after, limit)
 
 
 def _rows(ids: list[int]) -> list[Failure]:
-    """The light rows of these ids, highest first."""
+    """Return the light rows of these ids, highest first."""
     if not ids:
         return []
     sql, values = _light_rows()
@@ -282,7 +293,7 @@ def _rows(ids: list[int]) -> list[Failure]:
 
 @cache
 def _light_rows() -> tuple[str, tuple[object, ...]]:
-    """The statement that reads all of them."""
+    """Return the statement that reads all of them."""
     columns = ("id", "group_id", *_LIGHT, "message_head", *(f"group__{name}" for name in _GROUP))
     found = Failure.objects.annotate(message_head=Left("message", MESSAGE_SHOWN)).order_by().values_list(*columns)
     return found.query.sql_with_params()
@@ -316,7 +327,7 @@ def _hidden_among(viewer: Viewer, query: Query, hidden: Phrase) -> tuple[int, bo
     return min(found, _HIDDEN), found > _HIDDEN
 
 
-_HIDDEN = 1_000  # jobs with something hidden that are counted for a hint
+_HIDDEN = 1_000  # jobs with redacted values that are counted for a hint
 
 
 def _why_empty(viewer: Viewer, query: Query) -> str:

@@ -1,7 +1,7 @@
-"""Completion of a search: qualifiers, and known values, the most frequent first.
+"""Completion of a search: qualifiers and known values, most frequent first, of sources that the viewer may see.
 
-Only of sources that the viewer may see. Counts are shown if counters have them: of failures in the default states.
-Everything is read from small tables, from an index by its beginning, or from the latest SAMPLED failures.
+Counts are those of failures in the default states, and are shown if counters have them. All data comes from small
+tables, from index ranges, or from the latest SAMPLED failures.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from jobs_admin.core.query import Query, Value
 from jobs_admin.core.redaction import PLACEHOLDER
 from jobs_admin.core.text import representable
 from jobs_admin.db import statements
+from jobs_admin.groups import dependencies
 from jobs_admin.models import Failure, FailureCount, Group, PolicyVersion, Release, Worker
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.group import IS_TAKEN_IN
@@ -31,11 +32,11 @@ from jobs_admin.search import scope as scopes
 from jobs_admin.search.failure_search import FailureSearch
 
 MOST = 12
-SAMPLED = 100  # failures, the newest, whose arguments, hosts and tenants are offered
-_MOST_GROUPS, _MOST_WORDS = 500, 5_000  # whose words are known; of all of them
+SAMPLED = 100  # latest failures, whose arguments, hosts and tenants are suggested
+_MOST_GROUPS, _MOST_WORDS = 500, 5_000  # groups whose words are suggested; words in total
 _PLAIN_WORD = re.compile(r"[^\W\d_]{4,40}")
 _SUB_WORD = re.compile(r"[A-Z]?[a-z]{3,40}|[A-Z]{4,40}(?![a-z])")
-_READ = 300  # characters before the caret; a word is not longer
+_READ = 300  # characters before the caret; no word is longer
 
 DESCRIPTIONS = {
     "queue": "queue name",
@@ -44,6 +45,7 @@ DESCRIPTIONS = {
     "state": "dead, retrying, recovered …",
     "message": "error message only",
     "group": "failures of one group",
+    "dependency": "host or service that failed the job",
     "tenant": "tenant of the job",
     "kwargs.": "keyword argument, by path",
     "args.": "positional argument, by path",
@@ -68,7 +70,7 @@ _EXAMPLES = {
     "attempts": [">=3", "1", ">=10"],
     "priority": [*LEVELS, ">=5"],
 }
-# A qualifier with its values so far, the last one perhaps with an open quote.
+# A qualifier with the values typed so far; the last one may have an open quote.
 _OPEN = re.compile(
     r"(?:^|[\s(])-?(?P<field>[a-z]+(?:\.[^\s:,()\"*=]{1,200})?):(?P<before>(?:(?:=?\"[^\"]*\"|[^\s,\"]*),)*)(?P<value>=?\"[^\"]*|[^\s,\"]*)\Z"
 )
@@ -77,9 +79,9 @@ _REST_OF_VALUE = re.compile(r'[^\s,()"]*"?')
 
 
 class Option(NamedTuple):
-    text: str  # stands in place of what is there between `start` and `end`
-    kind: str  # a few words: what it is
-    count: int | None  # None: not known
+    text: str  # replaces the text between `start` and `end`
+    kind: str  # short description of the type
+    count: int | None  # None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Completions:
 
 
 def complete(viewer: Viewer, text: str, at: int) -> Completions:
-    """Return the options at the caret, `at` characters from the beginning of the text; at most MOST options."""
+    """Return at most MOST options at the caret, `at` characters from the start of the text."""
     at = max(0, min(at, len(text)))
     begins = max(0, at - _READ)
     head = text[begins:at]
@@ -121,12 +123,9 @@ def _of_values(viewer: Viewer, found: re.Match[str], start: int, end: int, after
             continue
         if wanted and option.text.casefold() == wanted and not found["value"].startswith('"'):
             return Completions(start, end)  # it is complete
-        options.append(option._replace(text=language.format_value(Value(option.text, glob=_is_range(field)))))
+        # A range is written literally: `<2d` needs no quotes.
+        options.append(option._replace(text=language.format_value(Value(option.text, glob=field in _EXAMPLES))))
     return Completions(start, end, tuple(options))
-
-
-def _is_range(field: str) -> bool:
-    return field in _EXAMPLES  # written as it stands: `<2d` needs no quotes
 
 
 Values = Callable[[Viewer, str], Iterable[Option]]
@@ -145,7 +144,7 @@ def _fits(value: str, typed: str) -> bool:
 def _ranked(
     counted: dict[str, int], typed: str, kind: str = "", *, known: bool = True, may_be_empty: bool = False
 ) -> list[Option]:
-    """Return matching options, most frequent first; those that begin with the typed text before those that contain it."""
+    """Return matching options: those that start with the typed text first, then by frequency."""
     fitting = [(value, n) for value, n in counted.items() if (value or may_be_empty) and _fits(value, typed)]
     folded = typed.casefold()
     fitting.sort(key=lambda pair: (not pair[0], not pair[0].casefold().startswith(folded), -pair[1], pair[0]))
@@ -160,7 +159,7 @@ def _count_column(column: str) -> Values:
 
 
 def _numbers(viewer: Viewer, column: str) -> dict[str, int]:
-    """Value -> failures in the default states; 0 for what is only in others."""
+    """Return value -> failures in the default states; 0 for values that occur only in others."""
     found: Counter[str] = Counter()
     counters = FailureCount.objects.filter(scopes.visible(viewer), count__gt=0).order_by()
     for value, state, n in counters.values_list(column, "state").annotate(n=Sum("count")):
@@ -179,13 +178,13 @@ def _of_groups(viewer: Viewer) -> dict[int, int]:
 
 
 def _with_jobs(viewer: Viewer) -> QuerySet[Group]:
-    """Asked by a join: a desk has more groups than a statement takes parameters."""
+    """Return groups with jobs, found by a join: there can be more groups than a statement takes parameters."""
     counts = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
     return Group.objects.filter(Exists(counts))
 
 
 def _read(viewer: Viewer, groups: QuerySet[Group]) -> list[Group]:
-    """These groups with what the viewer may read of them."""
+    """Return these groups with the fields that the viewer may read."""
     found = statements.fetch_instances(groups)
     group_sight.restrict(viewer, found)
     return found
@@ -211,7 +210,7 @@ def _errors(viewer: Viewer, typed: str) -> list[Option]:
 
 
 def words_of_errors(viewer: Viewer) -> list[str]:
-    """The words of the errors of the latest groups, the latest first: as they are written, and the sub-words of names."""
+    """Return the words in the errors of the latest groups, latest first: as written, and the sub-words of names."""
     rows = _with_jobs(viewer).filter(~IS_TAKEN_IN).order_by(group_sight.seen_at(viewer, "last_seen").desc())
     words: dict[str, None] = {}
     for one in _read(viewer, rows[:_MOST_GROUPS]):
@@ -227,7 +226,7 @@ def words_of_errors(viewer: Viewer) -> list[str]:
 def _tenants(viewer: Viewer, typed: str) -> list[Option]:
     found = _count_seen(viewer, "tenant")
     if viewer.sources() is None and sum(_fits(tenant, typed) for tenant in found) < MOST:
-        # From one to the next along the index, from where those stand that begin so, however many failures each has.
+        # Skip scan of the index, from one tenant with this prefix to the next, however many failures each has.
         onward = Failure.objects.filter(tenant__gte=typed).exclude(tenant="")
         for _ in range(MOST):
             tenant = onward.order_by("tenant").values_list("tenant", flat=True).first()
@@ -270,6 +269,7 @@ _VALUES: dict[str, Values] = {
     "source": _count_column("source"),
     "state": _states,
     "group": _groups,
+    "dependency": lambda viewer, typed: _ranked(dependencies.names(viewer), typed),
     "error": _errors,
     "tenant": _tenants,
     "worker": _workers("name", "worker"),
@@ -280,7 +280,7 @@ _VALUES: dict[str, Values] = {
 }
 
 
-# -- of the newest failures ---------------------------------------------------------------------------------------
+# -- from the latest failures -------------------------------------------------------------------------------------
 
 
 def _read_latest(viewer: Viewer, *columns: str) -> list[tuple[str, ...]]:
@@ -293,12 +293,12 @@ def _count_seen(viewer: Viewer, column: str) -> dict[str, int]:
 
 
 def values(viewer: Viewer, field: str, typed: str) -> Iterable[Option]:
-    """Values of a qualifier that were seen and hold what was typed: what begins so first, then the most frequent."""
+    """Return known values of a qualifier that contain the typed text: prefixes first, then by frequency."""
     return _VALUES.get(field, _examples(field))(viewer, representable(typed))
 
 
 def paths(viewer: Viewer) -> list[str]:
-    """Return the argument paths of the latest failures, most frequent first, as a search can name them."""
+    """Return the argument paths of the latest failures, most frequent first, in the syntax of a search."""
     counted: Counter[str] = Counter()
     for args, kwargs in _read_latest(viewer, "args", "kwargs"):
         counted.update({path for path, _ in (*_leaves("kwargs", kwargs), *_leaves("args", args))})
@@ -310,7 +310,7 @@ def _paths(viewer: Viewer, prefix: str) -> list[Option]:
     counted: Counter[str] = Counter()
     for (copy,) in _read_latest(viewer, root):
         counted.update({path for path, _ in _leaves(root, copy) if path.casefold().startswith(prefix.casefold())})
-    # What cannot be written as a qualifier is not offered.
+    # Paths that cannot be written as a qualifier are omitted.
     return [Option(f"{path}:", "", None) for path, _ in counted.most_common() if language.is_path(path)][:MOST]
 
 
@@ -323,7 +323,7 @@ def _arguments(viewer: Viewer, field: str, typed: str) -> list[Option]:
 
 
 def _leaves(root: str, copy: str) -> list[tuple[str, str]]:
-    """Path and value of the scalars of a display copy."""
+    """Return path and value of the scalars in a display copy."""
     try:
         waiting = [(root, json.loads(copy, parse_int=str, parse_float=str, parse_constant=str))] if copy else []
     except (ValueError, RecursionError):

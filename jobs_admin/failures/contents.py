@@ -1,7 +1,7 @@
-"""Arguments of a job: the worker's copy for display, or the stored message itself, read through a veil.
+"""Arguments of a job: the worker's copy for display, or the stored message itself, redacted while it is read.
 
-The copy is short: a job of 5 MB is cut in it. The message is complete, and its secrets are hidden piece by piece as it
-is read (core.redacted_view). Nothing but JSON is read, least of all a pickle.
+The copy is short: a job of 5 MB is truncated in it. The message is complete, and its secrets are redacted piece by
+piece as it is read (core.redacted_view). Only JSON is parsed; in particular, nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from jobs_admin.core.redaction import redact, redact_text
 from jobs_admin.models import Failure, Payload
 from jobs_admin.sources.base import SourceRefused
 
-# How `core.display` begins what it says in the place of something.
+# Prefixes of the text with which `core.display` replaces a value.
 _CUT_MARKS = ("\\u2026", "…")
-_LARGEST_DECRYPTED = 2 * 1024 * 1024  # of a message that is decrypted for its head
-_HEAD, _SLACK = 8_192, 4_096  # what is read, and what of it a secret at the end may need to be recognised
+_LARGEST_DECRYPTED = 2 * 1024 * 1024  # size of a message that is decrypted for its head
+_HEAD, _SLACK = 8_192, 4_096  # bytes read, and the part of them needed to recognize a secret at the end
 
 
 class Unreadable(ValueError):
-    """The arguments cannot be shown from here. The text says why, and nothing was changed."""
+    """The arguments cannot be shown. The text says why; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Arguments of one run; each is a piece to read into (core.redacted_view)."""
+    """Arguments of one run, each a piece that can be navigated (core.redacted_view)."""
 
     args: Piece
     kwargs: Piece
@@ -38,7 +38,7 @@ class Contents:
 
 
 def opened(payload: Payload) -> bytes:
-    """The captured message. Raises SourceRefused where its key is no longer configured."""
+    """Return the captured message. Raises SourceRefused if its key is no longer configured."""
     try:
         return config.payload_keys().decrypt(bytes(payload.body))
     except InvalidToken as error:
@@ -46,19 +46,19 @@ def opened(payload: Payload) -> bytes:
 
 
 def is_cut(failure: Failure) -> bool:
-    """Return whether something may be missing from the copy for display."""
+    """Return whether values may be missing from the copy for display."""
     return any(mark in text for text in (failure.args, failure.kwargs) for mark in _CUT_MARKS)
 
 
 def copy(failure: Failure) -> Contents:
-    """Return the worker's copy for display, of the run that failed last. Raises Unreadable if it is no JSON."""
+    """Return the worker's copy for display, of the latest failed run. Raises Unreadable if it is not JSON."""
     return Contents(
         Plain(json_of(failure.args, [])), Plain(json_of(failure.kwargs, {})), Plain(json_of(failure.headers, {}))
     )
 
 
 def head(failure: Failure) -> str:
-    """The beginning of the message of its latest run as text with its secrets hidden, without the body; "" for none."""
+    """Return the start of the latest run's message as redacted text, without the body; "" without a message."""
     payload = failure.payloads.order_by("-run").first()
     if payload is None or payload.size > _LARGEST_DECRYPTED:
         return ""
@@ -73,7 +73,7 @@ def head(failure: Failure) -> str:
     if not isinstance(content, dict):
         return redact_text(raw[:_HEAD].decode("utf-8", "backslashreplace"))[0][: _HEAD - _SLACK]
     if "body" in content:
-        # In an encoding it hides from the patterns that find secrets.
+        # Patterns do not find secrets in an encoded body.
         content = {
             **content,
             "body": f"… {len(content['body']) if isinstance(content['body'], str) else 'not a text'} …",
@@ -83,7 +83,7 @@ def head(failure: Failure) -> str:
 
 
 def json_of(text: str, nothing: Any) -> Any:
-    """The value in a copy; `nothing` where there is no text. Raises Unreadable."""
+    """Return the value in a copy; `nothing` without text. Raises Unreadable."""
     try:
         return json.loads(text) if text else nothing
     except (ValueError, RecursionError) as error:
@@ -91,7 +91,7 @@ def json_of(text: str, nothing: Any) -> Any:
 
 
 def message(failure: Failure, run: int | None = None) -> Contents:
-    """All that it says, from the message of `run`, else of the latest. Raises Unreadable."""
+    """Return the complete contents of the message of `run`, by default the latest. Raises Unreadable."""
     payloads = failure.payloads.filter(is_whole=True)
     payload = (payloads.filter(run=run) if run is not None else payloads).order_by("-run").first()
     if payload is None and run and not failure.payloads.filter(run=run).exists():

@@ -1,7 +1,7 @@
 """Export of a search as a file: the redacted copy of every matching failure, streamed with bounded memory.
 
-Rows come latest first, in batches by key, from the failures that existed when the export began. Each has its state when
-its batch is read. The columns keep their names and order; new ones come at the end.
+Rows come latest first, in batches by key, from the failures that existed when the export started. Each has its state at
+the time its batch is read. Names and order of the columns are stable; new columns are appended.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Max, OuterRef, Subquery, Value
+from django.db.models.functions import Coalesce
 
 from jobs_admin import failures
 from jobs_admin.core import query as language
+from jobs_admin.core.refused import Refused
+from jobs_admin.core.trace_context import find_trace
 from jobs_admin.db import audit
-from jobs_admin.models import Failure
+from jobs_admin.models import Failure, GroupSource
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.group import TAKEN_IN
 from jobs_admin.search import scope
@@ -32,26 +35,42 @@ COLUMNS = (
     "id", "source", "queue", "task", "job_id", "first_job_id", "run", "state", "kind", "reason", "error_type",
     "message", "fingerprint", "attempts", "max_attempts", "due_at", "first_failed_at", "failed_at", "received_at",
     "worker", "host", "tenant", "priority", "release", "args", "kwargs", "redacted",
+    "dependency", "trace_id", "event_id",
 )  # fmt: skip
+DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "trace_id")  # which needs the headers of each failure
+_ALWAYS = ("id", "source", "queue")  # the record at the end of a CSV has three values and does not start with an id
+_READ_FROM = {"fingerprint": "group__fingerprint", "trace_id": "headers"}
 _TIMES = {"due_at", "first_failed_at", "failed_at", "received_at"}
 _JSON = {"args", "kwargs"}
-# A cell that begins so is a formula to spreadsheets.
+# Spreadsheets treat a cell with one of these prefixes as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 FORMS = {"jsonl": "application/x-ndjson; charset=utf-8", "csv": "text/csv; charset=utf-8; header=present"}
 
 
-def stream(viewer: Viewer, text: str, form: str, *, now: datetime | None = None) -> Iterator[bytes]:
-    """Yield the file in pieces; `form` is one of FORMS.
+def parse_columns(names: Collection[str]) -> Sequence[str]:
+    """Return the columns with these names, plus id, source and queue, in the order of the file.
 
-    The last line marks the end, with the number of failures: `{"end": true, "failures": n}`, or in CSV a record of
-    `end` and the number. A file without it was cut off; one that had to be cut has `false`, or `cut`. If only the
-    latest could be searched (no index serves the search) it also has their number: `"searched": 5000`, or the third
-    value of the record.
+    If empty, DEFAULT_COLUMNS. Raises Refused for an unknown name.
+    """
+    if unknown := next((name for name in names if name not in COLUMNS), None):
+        raise Refused("invalid", f"No column {unknown[:40]!r}. The columns are {', '.join(COLUMNS)}.", "columns")
+    return tuple(name for name in COLUMNS if name in names or name in _ALWAYS) if names else DEFAULT_COLUMNS
+
+
+def stream(
+    viewer: Viewer, text: str, form: str, *, columns: Sequence[str] = DEFAULT_COLUMNS, now: datetime | None = None
+) -> Iterator[bytes]:
+    """Yield the file in pieces; `form` is one of FORMS, `columns` as returned by `parse_columns`.
+
+    The last line marks the end and has the number of failures: `{"end": true, "failures": n}`, or in CSV a record of
+    `end` and the number. A file without it is truncated; if the export had to stop early, it has `false`, or `cut`. If
+    only the latest failures could be searched (no index serves the search), it also has their number: `"searched":
+    5000`, or the third value of the record.
     """
     now = now or datetime.now(UTC)
     query = language.pin(language.parse(text, now), now)
-    writer = {"jsonl": _Jsonl, "csv": _Csv}[form]()
+    writer = {"jsonl": _Jsonl, "csv": _Csv}[form](columns)
     below = (Failure.objects.aggregate(highest=Max("pk"))["highest"] or 0) + 1
     count = 0
     yield writer.head()
@@ -59,12 +78,13 @@ def stream(viewer: Viewer, text: str, form: str, *, now: datetime | None = None)
         search = FailureSearch(viewer, query)
         searched = search.searched
         while ids := search.ids(below, AT_ONCE):
-            batch = _batch(viewer, ids)
+            batch = _batch(viewer, ids, columns)
             yield writer.rows(batch)
             count += len(batch)
             below = ids[-1]
     except Exception:
-        # The answer is under way and its status sent; web servers end it as if it were whole. So the file has to say it.
+        # The status is already sent, and web servers end the response as if it were complete. So the file has to report
+        # the failure.
         log.exception("An export of %r broke off after %d failures", text[:200], count)
         yield writer.end(count, is_complete=False)
         return
@@ -72,7 +92,7 @@ def stream(viewer: Viewer, text: str, form: str, *, now: datetime | None = None)
 
 
 def note(viewer: Viewer, text: str, form: str) -> None:
-    """Write down who takes what out of the desk."""
+    """Record in the audit who exports which failures."""
     count = failures.count(viewer, language.parse(text))
     with transaction.atomic():
         after = {"query": text, "form": form, "count": count.number, "count_is_capped": count.is_capped}
@@ -80,26 +100,33 @@ def note(viewer: Viewer, text: str, form: str) -> None:
         audit.record(viewer, "failures.export", "failures", after=after)
 
 
-def _batch(viewer: Viewer, ids: list[int]) -> list[dict[str, object]]:
-    wanted = ["group__fingerprint" if name == "fingerprint" else name for name in COLUMNS]
-    rows = Failure.objects.filter(scope.visible(viewer), pk__in=ids).order_by("-pk").values_list(*wanted)
-    return [dict(zip(COLUMNS, map(_plain, COLUMNS, row), strict=True)) for row in rows]
+def _batch(viewer: Viewer, ids: list[int], columns: Sequence[str]) -> list[dict[str, object]]:
+    part = GroupSource.objects.filter(group=OuterRef("group"), source=OuterRef("source")).values("dependency")
+    wanted = [_READ_FROM.get(name, name) for name in columns]
+    found = Failure.objects.annotate(dependency=Coalesce(Subquery(part), Value("")))
+    rows = found.filter(scope.visible(viewer), pk__in=ids).order_by("-pk").values_list(*wanted)
+    return [dict(zip(columns, map(_plain, columns, row), strict=True)) for row in rows]
 
 
 def _plain(name: str, value: object) -> object:
     if name == "fingerprint" and isinstance(value, str):
         return value.removeprefix(TAKEN_IN)
+    if name == "trace_id" and isinstance(value, str):
+        return trace.trace_id if (trace := find_trace(value)) else ""
     if name in _TIMES and value is not None:
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value
 
 
 class _Jsonl:
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._arguments = _JSON & set(columns)
+
     def head(self) -> bytes:
         return b""
 
     def rows(self, batch: list[dict[str, object]]) -> bytes:
-        return b"".join(_line(_read(row)) for row in batch)
+        return b"".join(_line(row | {name: _parse_json(str(row[name])) for name in self._arguments}) for row in batch)
 
     def end(self, count: int, *, is_complete: bool = True, searched: int | None = None) -> bytes:
         searched_part = {"searched": searched} if searched is not None else {}
@@ -110,12 +137,8 @@ def _line(value: dict[str, object]) -> bytes:
     return f"{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n".encode("utf-8", "backslashreplace")
 
 
-def _read(row: dict[str, object]) -> dict[str, object]:
-    """Arguments as JSON where the kept copy is whole; else the text as far as it goes."""
-    return row | {name: _json(str(row[name])) for name in _JSON}
-
-
-def _json(text: str) -> object:
+def _parse_json(text: str) -> object:
+    """Return stored arguments as JSON, or as text if the copy was truncated."""
     try:
         return json.loads(text, parse_constant=_refuse) if text else None
     except (ValueError, RecursionError):
@@ -127,16 +150,19 @@ def _refuse(name: str) -> None:
 
 
 class _Csv:
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+
     def head(self) -> bytes:
-        # Without a mark of UTF-8: programs would take it for part of the first column's name.
-        return _lines([COLUMNS])
+        # Without a UTF-8 byte order mark: programs would include it in the first column's name.
+        return _lines([self._columns])
 
     def rows(self, batch: list[dict[str, object]]) -> bytes:
         return _lines([_cell(value) for value in row.values()] for row in batch)
 
     def end(self, count: int, *, is_complete: bool = True, searched: int | None = None) -> bytes:
         searched_part = "" if searched is None else searched
-        return _lines([["end" if is_complete else "cut", count, searched_part, *[""] * (len(COLUMNS) - 3)]])
+        return _lines([["end" if is_complete else "cut", count, searched_part, *[""] * (len(self._columns) - 3)]])
 
 
 def _lines(rows: Iterable[Iterable[object]]) -> bytes:
@@ -146,7 +172,7 @@ def _lines(rows: Iterable[Iterable[object]]) -> bytes:
 
 
 def _cell(value: object) -> object:
-    """Text that a spreadsheet would obey is kept from that by a quote in front. Numbers are ours."""
+    """Return text that a spreadsheet would evaluate with a leading quote. Numbers come from the engine and are safe."""
     if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
     return "" if value is None else value

@@ -1,4 +1,4 @@
-"""Attempts of a failure on one page: the latest, and how many more each run has."""
+"""Attempts of a failure for one page: the latest, and the number of attempts of each run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs_admin.core.refused import NotFound
 from jobs_admin.models import Attempt, Failure
 
 MOST_ATTEMPTS = 64
-EARLIER = 500  # one answer's worth of a long run
+EARLIER = 500  # attempts of a long run in one response
 MESSAGE_SHOWN = 160  # characters
 
 
@@ -41,12 +41,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    ended: list[Ended]  # the newest, oldest first
-    counts: dict[int, int]  # run -> its attempts, shown here or not
+    ended: list[Ended]  # the latest, oldest first
+    counts: dict[int, int]  # run -> its attempts, listed or not
 
 
 def history(failure: Failure) -> History:
-    """Return the latest MOST_ATTEMPTS attempts of all runs, and the count of each run."""
+    """Return the latest MOST_ATTEMPTS attempts of all runs, and the number of attempts of each run."""
     found = list(_rows(failure.attempt_set.order_by("-run", "-attempt", "-ended_at", "-id")[: MOST_ATTEMPTS + 1]))
     counts: dict[int, int] = {}
     if len(found) > MOST_ATTEMPTS:
@@ -60,7 +60,7 @@ def history(failure: Failure) -> History:
 
 
 def earlier(failure: Failure, run: int, before: int | None) -> tuple[list[Ended], bool]:
-    """Attempts of a run with a number below `before` (None: all), oldest first; whether there are still earlier ones."""
+    """Return attempts of a run below number `before` (None: all), oldest first, and whether there are earlier ones."""
     found = failure.attempt_set.filter(run=run, **({} if before is None else {"attempt__lt": before}))
     rows = list(_rows(found.order_by("-attempt", "-ended_at", "-id")[: EARLIER + 1]))
     more = len(rows) > EARLIER
@@ -87,7 +87,10 @@ def _rows(found) -> Iterator[Ended]:
 
 
 def _drop_partial(latest: list[Ended], most: int) -> list[Ended]:
-    """The first `most`, but no part of the rows of one number: what is left out is asked for by number."""
+    """Return the first `most`, without splitting the rows of one attempt number.
+
+    Further rows are requested by attempt number.
+    """
     cut = latest[most]
     last = (cut.run, cut.attempt)
     complete = [ended for ended in latest[:most] if (ended.run, ended.attempt) != last]
@@ -95,14 +98,14 @@ def _drop_partial(latest: list[Ended], most: int) -> list[Ended]:
 
 
 def get(failure: Failure, pk: int) -> Attempt:
-    """One attempt of the failure with the hash of its stack. Raises Attempt.DoesNotExist."""
-    if pk >= 2**63:  # no database has a number so high
+    """Return one attempt of the failure with the hash of its stack. Raises Attempt.DoesNotExist."""
+    if pk >= 2**63:  # exceeds the range of ids
         raise Attempt.DoesNotExist
     return failure.attempt_set.select_related("traceback").defer("traceback__text").get(pk=pk)
 
 
 def find(failure: Failure, run: int, attempt: int) -> Attempt:
-    """The attempt of this number, the way it ended last where it ended in two. Raises Attempt.DoesNotExist."""
+    """Return the attempt with this number; of two reported ends, the last one. Raises Attempt.DoesNotExist."""
     pks = failure.attempt_set.filter(run=run, attempt=attempt).order_by("-ended_at", "-id").values_list("pk", flat=True)
     return get(failure, pks.first() or 2**63)
 
@@ -113,23 +116,25 @@ class Pair:
 
     left: Attempt
     right: Attempt
-    ended: list[Ended]  # to choose from, oldest first
+    ended: list[Ended]  # attempts to choose from, oldest first
 
 
 def choose_pair(failure: Failure, left: str = "", right: str = "") -> Pair | None:
-    """Return two attempts of the failure, each given as `2.1` (run and attempt) or by its id; by default the latest that
-    failed, and the one that it is best compared with. None where there is no other. Raises NotFound.
+    """Return two attempts of the failure, each given as `2.1` (run and attempt) or by its id.
+
+    By default, the latest failed attempt and the one that is most useful to compare it with; None without a second one.
+    Raises NotFound.
     """
     ended = history(failure).ended
     after = _chosen(failure, right) or _get_or_none(failure, _latest_failed(ended))
     before = _chosen(failure, left) or _get_or_none(failure, _before(ended, after))
-    if before is None and not right and after is not None:  # it failed once, and succeeded since
+    if before is None and not right and after is not None:  # it failed once and has succeeded since
         before, after = after, _get_or_none(failure, _latest_success(ended))
     return None if after is None or before is None else Pair(before, after, ended)
 
 
 def missing_pair(failure: Failure) -> str:
-    """Return why there is no pair to choose, in a sentence."""
+    """Return why there is no pair to choose, as a sentence."""
     if failure.attempt_set.exists():
         return "The failure has a single attempt: nothing to compare it with."
     return "The failure has no failed attempts to compare."
@@ -163,7 +168,10 @@ def _latest_success(ended: Sequence[Ended]) -> int | None:
 
 
 def _before(ended: Sequence[Ended], right: Attempt | None) -> int | None:
-    """Return the end of the run before, since a replay changes most; else the attempt before; None without one."""
+    """Return the last attempt of the previous run, else the previous attempt; None without one.
+
+    The previous run comes first because a replay changes most.
+    """
     if right is None:
         return None
     failed = [one for one in ended if one.kind != "success" and one.pk != right.pk]

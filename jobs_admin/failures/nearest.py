@@ -1,7 +1,7 @@
 """Suggestions for a search without results: single jobs, and similar searches with results.
 
-Used only if nothing was found. Every candidate is counted before it is offered, in the viewer's sight, up to
-MOST_COUNTED; at most MOST_TRIED are, so that an empty page costs some tens of milliseconds for any text.
+Every candidate is counted within the viewer's rights, up to MOST_COUNTED, before it is suggested. At most MOST_TRIED
+are counted, so that an empty page takes some tens of milliseconds for any text.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from jobs_admin.search import scope as scopes
 from jobs_admin.search.failure_search import FailureSearch
 from jobs_admin.search.term_index import any_of
 
-MOST = 6  # offered
+MOST = 6  # suggestions
 MOST_TRIED = 16
 MOST_COUNTED = 1_000
-_MOST_TERMS = 12  # of the search, that are looked at one by one
-_MOST_CHANGED = 3  # of those that find nothing
-_MOST_GROUPS = 2_000  # the latest, whose titles a pasted one is compared with
+_MOST_TERMS = 12  # terms of the search that are checked individually
+_MOST_CHANGED = 3  # terms without matches that are replaced
+_MOST_GROUPS = 2_000  # latest groups, whose titles are compared with a pasted one
 _MOST_NAMES = 3
-_SHORTEST_WORD = 3  # characters of what a longer word may begin with
-_SHORTEST_TYPED, _LONGEST_TYPED, _MOST_AMISS = 4, 40, 2  # characters of a word that is looked for as a misspelt one
-_SHORTEST_ID = 6  # characters of a job's id by which it may be found
+_SHORTEST_WORD = 3  # characters of a word that is extended to a longer one
+_SHORTEST_TYPED, _LONGEST_TYPED, _MOST_AMISS = 4, 40, 2  # length of a word checked for typos; edits allowed
+_SHORTEST_ID = 6  # characters of a job id that suffice to search for it
 
 _MOST_PASTED = 40  # words of a pasted error
-_MOST_PATHS = 60  # of arguments, that a bare value is looked for in
-_VALUE = re.compile(r"[\d@]")  # what a number, a key or an address has, and an English word has not
+_MOST_PATHS = 60  # argument paths in which a bare value is searched
+_VALUE = re.compile(r"[\d@]")  # characters that numbers, keys and addresses contain, but no English word
 
 _EVERY_STATE = Match("state", (Value("any"),))
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A search that finds something, or one job."""
+    """A search with results, or one job."""
 
-    text: str  # the search; of a job the number of its failure
-    why: str  # what it is, in words
+    text: str  # the search; for a job, the number of its failure
+    why: str  # description, as text
     count: int
     count_is_capped: bool = False
-    failure: int | None = None  # the job, in place of a search
+    failure: int | None = None  # the job, instead of a search
 
 
 def near(viewer: Viewer, query: Query, text: str) -> list[Near]:
-    """The nearest to a search without a result, what is most likely meant first; `text` as it was written."""
+    """Return suggestions for a search without results, most likely first; `text` as typed."""
     text = representable(text)
     block = pasted_text.read(text)
     found = list(_jobs(viewer, query, block))
@@ -79,7 +79,7 @@ Candidates = Iterator[tuple[Query, str]]
 
 
 def _candidates(viewer: Viewer, query: Query, text: str, block: Pasted) -> Candidates:
-    """Searches that can be written, each once, in the order in which they are tried."""
+    """Yield searches that can be written as text, each once, in the order of trying."""
     seen = {query.terms}
     for candidate, why in chain.from_iterable(_ways(viewer, query, text, block)):
         is_written = language.parse(language.format(candidate)).terms == candidate.terms
@@ -91,13 +91,13 @@ def _candidates(viewer: Viewer, query: Query, text: str, block: Pasted) -> Candi
 def _ways(viewer: Viewer, query: Query, text: str, block: Pasted) -> Iterator[Candidates]:
     yield _of_errors(viewer, query, block)
     if query.is_cut:
-        return  # what else it may have meant, nobody knows: its end was not read
+        return  # the end of the text was not read, so nothing else can be suggested
     yield _wider(query)
     yield _as_argument(viewer, query, text)
     yield _qualified(viewer, query, text)
     yield _titled(viewer, query, text)
     if block.job_ids:
-        return  # of a line of a log, words by themselves say nothing
+        return  # single words of a log line are not meaningful
     lost = _lost(viewer, query)
     yield _changed(viewer, query, lost)
     yield _shorter(query, lost)
@@ -133,7 +133,7 @@ def _jobs(viewer: Viewer, query: Query, block: Pasted) -> Iterator[Near]:
         yield Near(str(pk), f"{what}: {task}, {state}", 1, failure=pk)
 
 
-# -- what a pasted block says ------------------------------------------------------------------------------------
+# -- pasted blocks -----------------------------------------------------------------------------------------------
 
 
 def find_pasted(viewer: Viewer, query: Query, text: str) -> Near | None:
@@ -155,9 +155,9 @@ def find_pasted(viewer: Viewer, query: Query, text: str) -> Near | None:
 
 
 def _of_errors(viewer: Viewer, query: Query, block: Pasted) -> Candidates:
-    """The first of its errors that is found as it stands; else by its words, by those that are known, by its class.
+    """Yield searches for the errors of the block: the first exact match; else by its known words, by its class.
 
-    Of its task where the block names one that fails so, else of any.
+    Restricted to the task that the block names, if that task has such failures.
     """
     found = False
     for task in block.tasks:
@@ -193,14 +193,14 @@ def _of_each_error(viewer: Viewer, query: Query, errors: tuple[str, ...], beside
 
 
 def _known_words(viewer: Viewer, query: Query, words: tuple[Term, ...]) -> tuple[tuple[Term, ...], str]:
-    """Return the words, of the first ones, that match something; none if that is less than half of them."""
+    """Return those of the first words that match something; none if fewer than half of them do."""
     first = words[:_MOST_TERMS]
     known = tuple(word for word in first if _finds(viewer, query, word))
     return (known if len(known) * 2 > len(first) else ()), "most words of the error"
 
 
 def _as_argument(viewer: Viewer, query: Query, text: str) -> Candidates:
-    """A bare order number or e-mail: as the argument that has it, among those that completion knows."""
+    """Suggest a bare order number or e-mail as a value of the known argument that contains it."""
     value = text.strip()
     is_plain = all(isinstance(term, Text) and not term.negated and not term.glob for term in query.terms)
     if not is_plain or not 0 < len(value) <= index.LONGEST or not _VALUE.search(value) or len(value.split()) > 3:
@@ -208,7 +208,7 @@ def _as_argument(viewer: Viewer, query: Query, text: str) -> Candidates:
     known = completing.paths(viewer)[:_MOST_PATHS]
     searcher = FailureSearch(viewer, Query((_EVERY_STATE,), now=query.now))
     searcher.require(any_of(index.argument(path, value) for path in known))
-    # All at once, because mostly none has it.
+    # One query for all, because usually none matches.
     if not known or not searcher.count(1):
         return
     for path in known:
@@ -218,11 +218,11 @@ def _as_argument(viewer: Viewer, query: Query, text: str) -> Candidates:
             yield (alone, "as an argument") if _count(viewer, alone, 1) else (one, "as an argument, in any state")
 
 
-# -- with another word in place of one -----------------------------------------------------------------------------
+# -- replaced words ----------------------------------------------------------------------------------------------
 
 
 def _changed(viewer: Viewer, query: Query, lost: list[int]) -> Candidates:
-    """With one of the terms that find nothing changed, and the others, which would keep everything away, left out."""
+    """Yield searches with one term without matches replaced, and the other terms without matches removed."""
     for place in lost[:_MOST_CHANGED]:
         left = [language.format_term(query.terms[other]) for other in lost if other != place]
         without = f", without {' '.join(left)}" if left else ""
@@ -254,7 +254,7 @@ def _of_word(viewer: Viewer, word: str) -> Iterator[tuple[Term, str]]:
 
 
 def _words_near(viewer: Viewer, word: str) -> list[str]:
-    """Words of the errors of known groups that are written nearly so."""
+    """Return similarly spelled words from the errors of known groups."""
     if not _SHORTEST_TYPED <= len(word) <= _LONGEST_TYPED or any(c.isspace() or c.isdigit() for c in word):
         return []
     wanted = word.casefold()
@@ -266,7 +266,7 @@ def _words_near(viewer: Viewer, word: str) -> list[str]:
 
 
 def _find_by_name(viewer: Viewer, name: str) -> Iterator[tuple[Term, str]]:
-    """Yield searches with exactly this name: all looked up at once, because most find nothing."""
+    """Yield searches with exactly this name. All are looked up at once, because most have no results."""
     searcher = FailureSearch(viewer, Query((_EVERY_STATE,)))
     searcher.require(any_of(Phrase((index.name(field, name),)) for field in index.NAMED))
     if searcher.count(1):
@@ -295,26 +295,26 @@ def _of_value(viewer: Viewer, query: Query, field: str, value: Value) -> Iterato
         return
     for name in _names_near(viewer, field, value.text):
         yield Match(field, (Value(name),)), f"{field} with a similar name"
-    if field in (*index.NAMED, "group"):
+    if field in (*index.NAMED, "group", "dependency"):
         yield Match(field, (begins,)), "names with this prefix"
         yield from _find_by_name(viewer, value.text)
 
 
 def _names_near(viewer: Viewer, field: str, text: str) -> list[str]:
-    """Known values that hold it, or that are written nearly so."""
+    """Return known values that contain the text or are spelled similarly."""
     holding = [option.text for option in islice(completing.values(viewer, field, text), _MOST_NAMES)]
     known = {option.text.casefold(): option.text for option in completing.values(viewer, field, "")}
     like = difflib.get_close_matches(text.casefold()[:100], list(known)[:1_000], _MOST_NAMES, 0.75)
     return list(dict.fromkeys([*holding, *(known[name] for name in like)]))[:_MOST_NAMES]
 
 
-# -- what looks like a qualifier and is none ---------------------------------------------------------------------
+# -- unknown qualifiers ------------------------------------------------------------------------------------------
 
 _UNKNOWN = re.compile(r"(?:(?<=\s)|\A)(-?)([A-Za-z_][\w.]{0,99}):([^\s\"(),:]{1,200})(?=\s|\Z)")
 
 
 def _qualified(viewer: Viewer, query: Query, text: str) -> Candidates:
-    """`custmer:42`: the qualifier, or the argument, whose name is nearly that."""
+    """Correct an unknown qualifier (`custmer:42`) to a similarly named qualifier or argument."""
     for found in islice(_UNKNOWN.finditer(text), _MOST_NAMES):
         sign, name, value = found.groups()
         if name in language.QUALIFIERS or language.is_argument(name):
@@ -338,11 +338,14 @@ def _paths_near(viewer: Viewer, name: str) -> list[str]:
     return list(dict.fromkeys([*on, *same, *nearly]))[:4]
 
 
-# -- a group's title, pasted -------------------------------------------------------------------------------------
+# -- pasted titles of groups -------------------------------------------------------------------------------------
 
 
 def _titled(viewer: Viewer, query: Query, text: str) -> Candidates:
-    """A title has placeholders (`order <number>`), so that no failure has its words."""
+    """Search for the group of a pasted title.
+
+    No failure matches its words, because a title has placeholders (`order <number>`).
+    """
     wanted = " ".join(text.casefold().split())
     if "<" not in wanted or len(wanted) < 10:
         return
@@ -354,7 +357,7 @@ def _titled(viewer: Viewer, query: Query, text: str) -> Candidates:
             yield Query((Match("group", (Value(one.fingerprint),)),), now=query.now), "group with this title"
 
 
-# -- less, or elsewhere ------------------------------------------------------------------------------------------
+# -- fewer terms -------------------------------------------------------------------------------------------------
 
 
 def _wider(query: Query) -> Candidates:
@@ -363,7 +366,7 @@ def _wider(query: Query) -> Candidates:
 
 
 def _shorter(query: Query, lost: list[int]) -> Candidates:
-    """Without the terms that find nothing by themselves; where there are none, without any one of them."""
+    """Yield the search without terms that have no matches of their own; if there are none, without each term."""
     terms = query.terms
     for places in [lost] if lost else [[place] for place in range(len(terms))]:
         left = [language.format_term(terms[place]) for place in places]
@@ -373,7 +376,7 @@ def _shorter(query: Query, lost: list[int]) -> Candidates:
 
 
 def _lost(viewer: Viewer, query: Query) -> list[int]:
-    """The places of the terms that find nothing by themselves, in whatever state."""
+    """Return the places of the terms that have no matches of their own, in any state."""
     first = query.terms[:_MOST_TERMS]
     return [0] if len(first) == 1 else [place for place, term in enumerate(first) if not _finds(viewer, query, term)]
 
@@ -386,7 +389,7 @@ def _finds(viewer: Viewer, query: Query, term: Term) -> bool:
 
 
 def in_words(one: Near) -> str:
-    """One line of plain text, for terminals."""
+    """Return one line of plain text, for terminals."""
     if one.failure is not None:
         return one.why
     return f"{one.text}  {one.count:,}{'+' if one.count_is_capped else ''} ({one.why})"

@@ -1,7 +1,7 @@
-"""Open failures by queue, tenant or release, with the commonest groups of each.
+"""Open failures by queue, tenant or release, with the most frequent groups of each.
 
-Queues are counted from counters, all of them. Tenants and releases are counted over the latest SAMPLE open failures:
-there is no counter of them, and a count of all would cost in proportion to them.
+Queues are counted completely, from counters. Tenants and releases have no counters and are counted over the latest
+SAMPLE open failures, because the cost of a complete count would be proportional to their number.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MOST = 50  # rows
 
 @dataclass(slots=True)
 class OpenRow:
-    value: str  # a queue, tenant or release; empty for jobs that name none
-    open: int = 0  # jobs; of those that were looked at
+    value: str  # a queue, tenant or release; empty for jobs without one
+    open: int = 0  # jobs; of a sample, those in it
     dead: int = 0
     groups: int = 0
-    worst: Group | None = None  # with the most open jobs
+    worst: Group | None = None  # the group with the most open jobs
     worst_open: int = 0
-    last_seen: datetime | None = None  # of those that were looked at; None where that is not known
-    first_heard: datetime | None = None  # of a release
+    last_seen: datetime | None = None  # in the sample; None: unknown
+    first_heard: datetime | None = None  # first report of a release
     trend: list[int] = field(default_factory=list)  # of a queue: failed attempts in each of the last 24 hours
 
 
@@ -47,11 +47,11 @@ class OpenBy:
     rows: list[OpenRow]
     others: int  # values beyond MOST
     open: int  # jobs that were counted
-    counted_over: int | None  # None where all were
+    counted_over: int | None  # None: all
 
 
 def open_by(viewer: Viewer, name: str, *, now: datetime | None = None) -> OpenBy:
-    """The fullest queues or tenants, or the latest releases. `name`: one of FIELDS."""
+    """Return the queues or tenants with the most open failures, or the latest releases. `name`: one of FIELDS."""
     now = now or datetime.now(UTC)
     if name not in FIELDS:
         raise ValueError(f"{name} is none of {FIELDS}")
@@ -67,9 +67,9 @@ def _queues(viewer: Viewer, now: datetime) -> OpenBy:
     per_group = counters.order_by().values("queue", "group_id").annotate(open=Sum("count"), dead=Sum(dead))
     try:
         sql, values = per_group.query.sql_with_params()
-    except EmptyResultSet:  # a viewer without any role
+    except EmptyResultSet:  # the viewer has no role
         return OpenBy([], 0, 0, None)
-    # The ranking happens in the database: somebody who may publish can make thousands of queues.
+    # Ranked by the database: anyone who can publish can create thousands of queues.
     with connection.cursor() as cursor:
         cursor.execute(
             f"WITH part AS ({sql}), placed AS (SELECT queue, group_id, open, dead, ROW_NUMBER() OVER "
@@ -94,7 +94,7 @@ def _queues(viewer: Viewer, now: datetime) -> OpenBy:
 
 
 def _trends(viewer: Viewer, queues: list[str], now: datetime) -> dict[str, list[int]]:
-    """Failed attempts in each of the last 24 hours, the oldest first; the last is the hour that runs."""
+    """Return the failed attempts in each of the last 24 hours, oldest first; the last is the current hour."""
     first = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=23)
     trends = {queue: [0] * 24 for queue in queues}
     counted = QueueCounter.objects.filter(scopes.visible(viewer), queue__in=queues, step=HOUR, at__gte=first)
@@ -134,10 +134,10 @@ def _count_latest(viewer: Viewer, name: str) -> OpenBy:
 
 
 def _spread(name: str, ids: list[int]) -> list[tuple[Any, ...]]:
-    """(value, group, jobs, dead ones, the latest) of these failures; the latest as the database keeps it."""
+    """Return (value, group, jobs, dead jobs, the latest) of these failures; the latest in the database's format."""
     if not ids:
         return []
-    # As it stands here: a thousand parameters cost more than the answer.
+    # Inlined: binding a thousand parameters costs more than the query.
     among = ", ".join(str(int(pk)) for pk in ids)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -152,7 +152,7 @@ def _read(at: Any) -> datetime:
 
 
 def _fullest(row: OpenRow) -> tuple[bool, int, str]:
-    return not row.value, -row.open, row.value  # jobs that name none come last
+    return not row.value, -row.open, row.value  # jobs without a value come last
 
 
 def _latest_first(viewer: Viewer, rows: dict[str, OpenRow]) -> list[OpenRow]:

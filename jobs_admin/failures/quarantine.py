@@ -1,6 +1,6 @@
 """Jobs that kill workers: those in quarantine, and those that ran in a worker when it died.
 
-Readmitting or discarding one is triage (`triage.readmit`, `triage.discard`).
+Readmitting and discarding them is triage (`triage.readmit`, `triage.discard`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from jobs_admin.search import scope as scopes
 PAGE = 50
 LARGEST_PAGE = 500
 _WINDOW_MS = 86_400_000
-_MOST_DEATHS = 50  # of a source, the latest
+_MOST_DEATHS = 50  # latest deaths per source
 _MOST_SUSPECTS = 200
 _MOST_SOURCES = 50
-_MOST_BYTES = 256 * 1024  # of what ran in one worker
+_MOST_BYTES = 256 * 1024  # of the list of jobs that ran in one worker
 _NO_TIME = datetime.min.replace(tzinfo=UTC)
 
 # Arguments and stacks are on the failure's own page.
@@ -41,14 +41,14 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """One start that did not end. Times are by the store's clock."""
+    """One start without an end. Times are by the store's clock."""
 
-    how: str  # killed, hard_limit, memory: its process; lost: its whole worker
+    how: str  # killed, hard_limit, memory: its process; lost: the entire worker
     seen_at: datetime | None
     worker: str
     text: str
-    alone: bool  # nothing else ran in that worker
-    beside: int  # counted jobs that did, where the whole worker died
+    alone: bool  # no other job ran in that worker
+    beside: int  # counted jobs that did, if the entire worker died
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,20 @@ class QuarantinedJob:
 
     failure: Failure
     crashes: tuple[Crash, ...]  # oldest first
-    policy: str  # `name@version` that put it there; "" if unknown
+    policy: str  # `name@version` of the policy that quarantined it; "" if unknown
 
     @property
     def lasted_s(self) -> float | None:
-        """Seconds between its first crash and its last."""
+        """Seconds between its first and its last crash."""
         times = [crash.seen_at for crash in self.crashes if crash.seen_at]
         return (max(times) - min(times)).total_seconds() if len(times) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A job that ran in a worker when that died. It runs alone when it returns; it is blamed only for a crash while
-    alone.
+    """A job that ran in a worker when the worker died.
+
+    It runs alone when it returns, and is blamed only for a crash while it ran alone.
     """
 
     source: str
@@ -77,7 +78,7 @@ class Suspect:
     task: str
     job_id: str
     worker: str
-    died_at: datetime  # about: the worker's last sign
+    died_at: datetime  # approximate: the worker's last heartbeat
     beside: int  # other counted jobs in that worker
 
 
@@ -86,11 +87,11 @@ class Page:
     rows: list[QuarantinedJob]
     next: str | None
     count: int
-    by_task: list[tuple[str, int]]  # the five with the most
+    by_task: list[tuple[str, int]]  # the five most frequent tasks
 
 
 def listing(viewer: Viewer, *, after: str | None = None, limit: int = PAGE) -> Page:
-    """Return jobs in quarantine, latest first. An `after` that is no cursor gives the first page."""
+    """Return jobs in quarantine, latest first. An invalid `after` returns the first page."""
     limit = max(1, min(limit, LARGEST_PAGE))
     visible = scopes.visible(viewer)
     found = Failure.objects.filter(visible, state=FailureState.QUARANTINED).order_by("-pk")
@@ -115,7 +116,10 @@ def _policies(rows: Sequence[Failure]) -> dict[int, str]:
 
 
 def crashes_of(failure: Failure) -> tuple[Crash, ...]:
-    """Oldest first, those without a time before all others. Also of a readmitted job; none where it never was in quarantine."""
+    """Return the crashes of a job, oldest first, those without a time before all others.
+
+    Includes those of a readmitted job; empty if it was never in quarantine.
+    """
     found = [
         Crash(
             how=untrusted.text(one.get("how"), 20),
@@ -131,9 +135,9 @@ def crashes_of(failure: Failure) -> tuple[Crash, ...]:
 
 
 def suspects(viewer: Viewer) -> list[Suspect] | None:
-    """Return suspects of the last day, the latest death first; None if the store does not answer.
+    """Return suspects of the last day, latest death first; None if the store does not answer.
 
-    A key that holds another type is read as empty.
+    A key of another type counts as empty.
     """
     seen = viewer.sources()
     sources = Source.objects.all() if seen is None else Source.objects.filter(name__in=seen)

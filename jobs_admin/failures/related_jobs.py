@@ -1,8 +1,8 @@
-"""Related jobs of a failure: its parents and children that failed too, and similar failures.
+"""Related jobs of a failure: parents and children that also failed, and similar failures.
 
-Jobs know their parent and root by id (Celery's headers), or parent and children by queue and id (BullMQ's flows).
-Children are searched among the failures that arrived around it, within a bound: an index over parents would cost every
-failure, for a question about few.
+Jobs have their parent and root by id (Celery's headers), or parent and children by queue and id (BullMQ's flows).
+Children are searched among the failures that arrived around it, up to a limit: an index on parents would cost every
+failure for a query about few.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEARCHED_BEFORE, SEARCHED_AFTER = 500, 2_500  # failures that arrived before and
 MOST_SHOWN = 20
 AROUND = timedelta(minutes=10)
 MOST_PATHS = 4
-# Names of arguments that say whom or what a job is about.
+# Names of arguments that identify the subject of a job.
 _IDENTIFYING = (
     "id",
     "uuid",
@@ -61,7 +61,7 @@ _LIGHT = (
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """A job that this one is related to: by its id, and by its failure where it failed too."""
+    """A related job: its id, and its failure if it also failed."""
 
     how: str  # parent, child, root, started, same root
     job_id: str
@@ -70,7 +70,7 @@ class Relative:
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Failures that share something with this one: the search for them, and how many there are."""
+    """Failures that share a value with this one: the search for them, and their number."""
 
     what: str
     query: str
@@ -81,7 +81,7 @@ class Alike:
 class RelatedJobs:
     relatives: list[Relative] = field(default_factory=list)
     batch: str = ""  # Celery's group
-    newer: int | None = None  # the next in the same group and state
+    newer: int | None = None  # the next one in the same group and state
     older: int | None = None
     alike: list[Alike] = field(default_factory=list)
 
@@ -97,7 +97,7 @@ def find_related(viewer: Viewer, failure: Failure) -> RelatedJobs:
     ]
     found.newer, found.older = _neighbours(viewer, failure)
     alike = (Alike(what, text, failures.count(viewer, parse(text))) for what, text in _searches(failure))
-    # A search that does not find even this one asks for what has no index: an argument far down.
+    # A search that does not even match this failure uses a value without an index: an argument deep in a structure.
     found.alike = [one for one in alike if one.count.number]
     return found
 
@@ -124,9 +124,9 @@ def _ancestors(viewer: Viewer, failure: Failure, headers: dict[str, Any]) -> lis
 
 
 def _by_job(viewer: Viewer, source: str, job_ids: Iterable[str]) -> dict[str, Failure]:
-    """Job id, of any run that is known by it -> its failure."""
+    """Return job id, of any known run -> its failure."""
     ids = list(job_ids)
-    # With its queues, because the index of first ids begins with them.
+    # With its queues, because the index on first ids starts with the queue.
     queues = FailureCount.objects.filter(source=source).values_list("queue", flat=True).distinct()
     named = Q(job_id__in=ids) | Q(queue__in=list(queues), first_job_id__in=ids)
     rows = Failure.objects.filter(scopes.visible(viewer), named, source=source).only(*_LIGHT)[:MOST_SHOWN]
@@ -134,7 +134,7 @@ def _by_job(viewer: Viewer, source: str, job_ids: Iterable[str]) -> dict[str, Fa
 
 
 def _in_flow(viewer: Viewer, failure: Failure, headers: dict[str, Any]) -> list[Relative]:
-    """Parent and children, as the headers of BullMQ's jobs say them (`sources/bullmq/job_hash.py`, `jobs.py`)."""
+    """Return parent and children, as in the headers of BullMQ's jobs (`sources/bullmq/job_hash.py`, `jobs.py`)."""
     named: list[tuple[str, str, str]] = []  # how, queue, id
     parent, children = headers.get("parent"), headers.get("children")
     if isinstance(parent, dict) and (job_id := _id(parent.get("id"))):
@@ -156,7 +156,7 @@ def _in_flow(viewer: Viewer, failure: Failure, headers: dict[str, Any]) -> list[
 
 
 def _descendants(viewer: Viewer, failure: Failure, headers: dict[str, Any]) -> list[Relative]:
-    """Failures around it that name it as their parent, or that have the same root."""
+    """Return failures around this one that name it as their parent, or that have the same root."""
     own = [failure.job_id, failure.first_job_id]
     root = _id(headers.get("root_id")) or failure.first_job_id
     around = Failure.objects.filter(
@@ -188,7 +188,7 @@ def _neighbours(viewer: Viewer, failure: Failure) -> tuple[int | None, int | Non
 
 
 def _searches(failure: Failure) -> Iterator[tuple[str, str]]:
-    """(what is shared, the search), each in every state."""
+    """Yield (shared value, search), each in every state."""
 
     def build_search(*pairs: tuple[str, str]) -> str:
         return " ".join([*(language.qualifier(name, value) for name, value in pairs), "state:any"])
@@ -202,7 +202,7 @@ def _searches(failure: Failure) -> Iterator[tuple[str, str]]:
         yield "same tenant", build_search(("tenant", failure.tenant))
     for path, value in identifying_arguments(failure):
         yield f"same {path}", build_search((path, value))
-    if failure.worker and failure.failed_at >= untrusted.FIRST:  # rows of earlier versions may be as old as year 1
+    if failure.worker and failure.failed_at >= untrusted.FIRST:  # rows of earlier versions may be dated to year 1
         since, until = (failure.failed_at + step for step in (-AROUND, AROUND))
         moment = "%Y-%m-%dT%H:%M:%SZ"
         span = f"since:{since:{moment}} until:{until:{moment}}"

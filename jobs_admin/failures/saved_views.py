@@ -1,11 +1,14 @@
-"""Searches worth keeping: save, change, share, delete. A view is its query as it was written, so `age:<2h` stays true.
+"""Saved views: save, change, share, delete; and the columns that a person chose for the failure list.
 
-A view belongs to whoever saved it; others read it once it is shared, as far as `view_sight` lets them. What it finds is
-always what its reader may see.
+A view stores its query as written, so `age:<2h` stays relative. The page defines the columns; they are names here.
+
+A view belongs to the person who saved it; others can read it once it is shared, within the limits of `view_sight`. Its
+results are always those that the reader may see.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,26 +23,28 @@ from jobs_admin.core.text import representable
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import authorize, note, refuse
 from jobs_admin.db.authorizing import owner as owner_of
-from jobs_admin.failures import list_columns
-from jobs_admin.models import Alert, AuditEvent, Rule, SavedView
+from jobs_admin.models import Alert, AuditEvent, ListColumns, Rule, SavedView
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
 from jobs_admin.models.alert import AlertState
 from jobs_admin.rights import view_sight
 
 LONGEST_NAME = 100
-MOST_OF_ONE = 200  # views of one owner
+MOST_OF_ONE = 200  # views per owner
 _CHANGEABLE = ("name", "query", "columns", "is_shared")
+
+MOST_COLUMNS = 8
+_COLUMN_NAME = re.compile(r"[a-z][a-z_]{0,39}")
 
 
 def listing(viewer: Viewer) -> list[SavedView]:
-    """The viewer's own views, then those that others share, each by name."""
+    """Return the viewer's own views, then those that others share, each by name."""
     own = Q(owner_id=viewer.user_id) if viewer.user_id is not None else Q(owner=None)
     found = SavedView.objects.filter(own | Q(pk__in=view_sight.readable(viewer))).select_related("owner")
     return sorted(found, key=lambda view: (view.owner_id != viewer.user_id, view.name.casefold(), view.pk))
 
 
 def get(viewer: Viewer, pk: int) -> SavedView:
-    """One view. Raises SavedView.DoesNotExist, also for what is not the viewer's and not shared."""
+    """Return one view. Raises SavedView.DoesNotExist, also if it belongs to someone else and is not shared."""
     found = SavedView.objects.select_related("owner").get(pk=pk)
     if not (_is_own(viewer, found) or _is_admin(viewer) or pk in view_sight.readable(viewer)):
         raise SavedView.DoesNotExist
@@ -51,7 +56,7 @@ def count(viewer: Viewer, view: SavedView) -> failures.Count:
 
 
 def may_change(viewer: Viewer, view: SavedView) -> bool:
-    """Return whether the viewer is its owner, or admin of every source."""
+    """Return whether the viewer owns the view or is admin of every source."""
     return not config.is_read_only() and viewer.may_anywhere(VIEWER) and (_is_own(viewer, view) or _is_admin(viewer))
 
 
@@ -76,13 +81,13 @@ def save(viewer: Viewer, *, name: str, query: str, columns: Sequence[str] = (), 
 def change(viewer: Viewer, view: SavedView, changes: Mapping[str, Any]) -> SavedView:
     """Change some of name, query, columns, is_shared. Raises Refused.
 
-    What is found by a view that a rule watches is what the rule watches: another query takes what changing the rule takes.
+    If an alert rule watches the view, a new query changes the rule, and requires the right to change the rule.
     """
     _authorize(viewer, "view.change", view)
     values = _values(viewer, changes, view)
     try:
         with transaction.atomic():
-            # Rules before the view, as who changes a rule locks them.
+            # In the lock order of changing a rule: rules before the view.
             list(Rule.objects.select_for_update().filter(view_id=view.pk, deleted_at=None).order_by("pk"))
             row = SavedView.objects.select_for_update().get(pk=view.pk)
             before = _plain(row)
@@ -99,7 +104,7 @@ def change(viewer: Viewer, view: SavedView, changes: Mapping[str, Any]) -> Saved
 
 
 def delete(viewer: Viewer, view: SavedView) -> None:
-    """Raises Refused."""
+    """Delete a view. Raises Refused."""
     _authorize(viewer, "view.delete", view)
     if Rule.objects.filter(view_id=view.pk).exists():
         raise Refused("in_use", "An alert rule uses this view. Nothing was changed. Change the rule first.")
@@ -109,7 +114,7 @@ def delete(viewer: Viewer, view: SavedView) -> None:
 
 
 class _NotTheirRule(Exception):
-    """A rule watches the view, and only others may change what it watches. `source`: of the audit."""
+    """An alert rule that the viewer may not change watches the view. `source`: for the audit."""
 
     def __init__(self, message: str, source: str) -> None:
         super().__init__(message)
@@ -117,7 +122,7 @@ class _NotTheirRule(Exception):
 
 
 def _change_watching(viewer: Viewer, view: SavedView, before: Mapping[str, Any]) -> list[audit.Entry]:
-    """The rules that watch the view go on with it as it is now, and their open alerts under its name. What to write down."""
+    """Apply the change to the alert rules that watch the view and to their open alerts. Return the audit entries."""
     after, entries = _plain(view), []
     changed = [name for name in ("name", "query") if before[name] != after[name]]
     watching = Rule.objects.filter(view_id=view.pk, deleted_at=None).order_by("pk") if changed else []
@@ -126,13 +131,13 @@ def _change_watching(viewer: Viewer, view: SavedView, before: Mapping[str, Any])
         source = "" if owner == EVERY_SOURCE else owner
         if "query" in changed and rule.enabled and not viewer.may(OPERATOR, owner):
             raise _NotTheirRule(_not_theirs(viewer, rule, source), source)
-        # A round of judging that read the view before changes nothing now.
+        # A concurrent evaluation that read the old view then writes nothing.
         Rule.objects.filter(pk=rule.pk).update(changed_at=timezone.now(), changed_by=viewer.name[:150])
         open_ = Alert.objects.filter(rule=rule).exclude(state=AlertState.RESOLVED)
         open_.filter(subject=str(before["name"])[:255]).update(subject=view.name[:255])
         was, is_ = {"name": rule.name}, {"name": rule.name}
         of_source = Viewer(name="", roles={owner: VIEWER})
-        if before["is_shared"] and view.pk in view_sight.readable(of_source):  # else what it says is its readers'
+        if before["is_shared"] and view.pk in view_sight.readable(of_source):  # else only its readers may see it
             was |= {f"view_{name}": before[name] for name in changed}
             is_ |= {f"view_{name}": after[name] for name in changed}
         why = f"The view of this rule was changed: its {' and its '.join(changed)}."
@@ -179,7 +184,7 @@ def _values(viewer: Viewer, changes: Mapping[str, Any], view: SavedView | None =
             )
         values["query"] = query
     if "columns" in changes:
-        values["columns"] = list_columns.parse([str(one) for one in changes["columns"]])
+        values["columns"] = parse_columns([str(one) for one in changes["columns"]])
     if "is_shared" in changes:
         values["is_shared"] = bool(changes["is_shared"])
         begins = values["is_shared"] and not (view is not None and view.is_shared)
@@ -199,7 +204,7 @@ def _is_own(viewer: Viewer, view: SavedView) -> bool:
 
 
 def _is_of_token(viewer: Viewer, view: SavedView) -> bool:
-    """Return whether a token of this name saved it, so that a new key keeps its views: the audit has the name."""
+    """Return whether a token of this name saved it, according to the audit, so that a new key keeps its views."""
     saved = AuditEvent.objects.filter(object=f"view:{view.pk}", act="view.save", allowed=True)
     return viewer.token_id is not None and saved.filter(token_id__isnull=False, actor=viewer.name[:150]).exists()
 
@@ -220,3 +225,35 @@ def _authorize(viewer: Viewer, act: str, view: SavedView | None = None) -> None:
 def _plain(view: SavedView) -> dict[str, Any]:
     columns = {"columns": view.columns} if view.columns else {}
     return {"name": view.name, "query": view.query, **columns, "is_shared": view.is_shared}
+
+
+def read_columns(viewer: Viewer) -> list[str]:
+    """Return the names of the chosen columns; empty for the default."""
+    if viewer.user_id is None:
+        return []
+    return ListColumns.objects.filter(user_id=viewer.user_id).values_list("names", flat=True).first() or []
+
+
+def choose_columns(viewer: Viewer, names: Sequence[str]) -> None:
+    """Store the columns; an empty choice restores the default. Raises Refused."""
+    authorize(
+        viewer, VIEWER, None, "columns.choose", "columns", message="Your role does not allow this. Nothing was changed."
+    )
+    if viewer.user_id is None:
+        raise Refused("invalid", "A token has no columns of its own. Nothing was changed.")
+    wanted = parse_columns(names)
+    with transaction.atomic():
+        before = read_columns(viewer)
+        if wanted:
+            ListColumns.objects.update_or_create(user_id=viewer.user_id, defaults={"names": wanted})
+        else:
+            ListColumns.objects.filter(user_id=viewer.user_id).delete()
+        audit.record(viewer, "columns.choose", "columns", before={"names": before}, after={"names": wanted})
+
+
+def parse_columns(names: Sequence[str]) -> list[str]:
+    """Return the names without duplicates. Raises Refused for more than MOST_COLUMNS, and for an invalid name."""
+    found = list(dict.fromkeys(names))
+    if len(found) > MOST_COLUMNS or not all(_COLUMN_NAME.fullmatch(one) for one in found):
+        raise Refused("invalid", f"Choose at most {MOST_COLUMNS} columns. Nothing was changed.", "columns")
+    return found

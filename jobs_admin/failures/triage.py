@@ -1,8 +1,8 @@
-"""Discarding, restoring and readmitting of failures, and undo. Nothing is deleted, and nothing is sent.
+"""Discarding, restoring and readmitting of failures, and undo. Nothing is deleted or sent.
 
-A large act is a *sweep*: its selection is frozen when it begins (absolute times, the highest id then), it goes from the
-latest to the oldest in short transactions, and it can be interrupted and continued, so that no request waits for 45,000
-jobs. The changes of each transaction are in its audit row, and `undo` reverts exactly those.
+A large act is a *sweep*: its selection is frozen when it starts (absolute times, highest id), it processes failures
+from the latest to the oldest in short transactions, and it can be interrupted and continued, so that no request waits
+for 45,000 jobs. The audit row of each transaction has its changes, and `undo` reverts exactly those.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from jobs_admin.models.replay import OPEN_ITEM
 from jobs_admin.search import scope
 
 MOST_SELECTED = 10_000
-_AT_ONCE = 500  # rows of one transaction: on SQLite nobody else writes meanwhile, at most 200 ms
-_FOUND_AT_ONCE = 20_000  # ids that one look at the scope gives
+_AT_ONCE = 500  # rows per transaction: SQLite allows no other writer meanwhile, at most 200 ms
+_FOUND_AT_ONCE = 20_000  # ids per query of the scope
 _FOREVER = float("inf")
 
 
@@ -42,18 +42,19 @@ class Act:
     name: str  # in the audit
     before: tuple[FailureState, ...]
     after: FailureState
-    done: str  # what was done to them, in a word
+    done: str  # past participle of the act
 
 
-# What may be discarded. What runs or was sent is not ours to end; what is recovered needs no discarding.
+# States that can be discarded: not running or sent jobs, which the desk cannot end, nor recovered ones, which need no
+# act.
 DISCARD = Act("failure.discard", (FailureState.DEAD, FailureState.QUARANTINED), FailureState.DISCARDED, "discarded")
 RESTORE = Act("failure.restore", (FailureState.DISCARDED,), FailureState.DEAD, "restored")
 READMIT = Act("failure.readmit", (FailureState.QUARANTINED,), FailureState.DEAD, "readmitted")
 ACTS = {"discard": DISCARD, "restore": RESTORE, "readmit": READMIT}
 _BY_NAME = {act.name: act for act in ACTS.values()}
 NAMES = tuple(_BY_NAME)  # in the audit
-UNDO_OF = "undo of "  # begins the reason of what takes an act back; its key follows
-UNDOING = "undo:"  # begins its own key: a reason is a person's to write, a key is not
+UNDO_OF = "undo of "  # prefix of the reason of an undo, followed by the key of the undone act
+UNDOING = "undo:"  # prefix of the key of an undo: a person can write any reason, but not a key
 _STEPS_AT_ONCE = 20  # steps of a sweep whose jobs are read at once
 _STEPS_CHECKED = 20  # steps of a sweep that are checked for an unchanged job
 _UNDONE = {"failure.discard": "restored", "failure.restore": "discarded again", "failure.readmit": "quarantined again"}
@@ -70,21 +71,21 @@ class Acted:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A large act in progress. `key` names it in the audit; pass it to `undo` to revert what was done so far."""
+    """A large act in progress. `key` names it in the audit; pass it to `undo` to revert the changes so far."""
 
     act: str  # of ACTS, or "undo"
     key: str
-    query: str  # with absolute times; of an undo: the key of what is undone
+    query: str  # with absolute times; for an undo, the key of the undone act
     reason: str
-    matched: int  # when it began
-    below: int  # everything from here on was looked at
+    matched: int  # when it started
+    below: int  # everything from this id on is processed
     looked: int = 0
     changed: int = 0
     is_done: bool = False
 
 
 def discard(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
-    """Set dead (or quarantined) failures aside; those in an open replay stay. More than one needs a reason.
+    """Discard dead or quarantined failures, except those in an open replay. More than one requires a reason.
 
     Raises Refused.
     """
@@ -92,17 +93,17 @@ def discard(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", r
 
 
 def restore(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
-    """Discarded failures are dead again. Raises Refused."""
+    """Make discarded failures dead again. Raises Refused."""
     return _act_completely(viewer, "restore", selection, query, reason)
 
 
 def readmit(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
-    """Quarantined failures are dead, and can be replayed. Raises Refused."""
+    """Make quarantined failures dead, so that they can be replayed. Raises Refused."""
     return _act_completely(viewer, "readmit", selection, query, reason)
 
 
 def undo(viewer: Viewer, key: str) -> Acted:
-    """Revert the changes of the act `key`, except jobs changed since. Raises Refused."""
+    """Revert the changes of the act `key`, except of jobs changed since. Raises Refused."""
     sweep = go_on(viewer, begin_undo(viewer, key))
     return Acted(sweep.changed, _ids_of(sweep.key), sweep.key)
 
@@ -116,11 +117,11 @@ def _act_completely(viewer: Viewer, act: str, selection: Sequence[int], query: s
     return Acted(sweep.changed, _ids_of(sweep.key), sweep.key)
 
 
-# --- those chosen by hand ---------------------------------------------------------------------------------------
+# --- manual selection -------------------------------------------------------------------------------------------
 
 
 def act_on(viewer: Viewer, act: str, selection: Sequence[int], *, reason: str = "") -> Acted:
-    """Do `act` (of ACTS) to failures chosen by hand. Raises Refused."""
+    """Do `act` (of ACTS) to a manual selection of failures. Raises Refused."""
     what = ACTS[act]
     _authorize(viewer, what.name, selection)
     chosen = _allowed_jobs(viewer, what.name, selection)
@@ -132,7 +133,7 @@ def act_on(viewer: Viewer, act: str, selection: Sequence[int], *, reason: str = 
     for start in range(0, len(ids), _AT_ONCE):
         moved, event = _move(viewer, what, ids[start : start + _AT_ONCE], reason, key)
         done += moved
-    # The acts on one job all have its name in the audit: which of them it was is in the key.
+    # All acts on one job have the same name in the audit; the key identifies the act.
     return Acted(len(done), sorted(done), f"{key}@{event}" if len(ids) == 1 and event else key)
 
 
@@ -140,7 +141,8 @@ def _allowed_jobs(viewer: Viewer, act: str, selection: Sequence[int]) -> QuerySe
     chosen = _chosen(selection)
     sources = _sources(chosen)
     if sources and not any(viewer.may(OPERATOR, source) for source in sources):
-        # What the viewer may not even see is written down for its admin, and answered like what is not there.
+        # An attempt on a hidden failure is recorded for the source's admin and answered as if the failure did not
+        # exist.
         known = [source for source in sources if viewer.role_on(source)]
         message = f"You need the role operator on {', '.join(known) or 'the source'}. Nothing was changed."
         note(viewer, act, "", message, sources)
@@ -161,20 +163,20 @@ def _sources(chosen: QuerySet[Failure]) -> list[str]:
     return sorted(chosen.order_by().values_list("source", flat=True).distinct())
 
 
-# --- all that match ---------------------------------------------------------------------------------------------
+# --- all matches ------------------------------------------------------------------------------------------------
 
 
 def begin(
     viewer: Viewer, act: str, *, query: str, reason: str = "", highest: int | None = None, now: datetime | None = None
 ) -> Sweep:
-    """Freeze the scope of a large act: what matches at `now`, up to the failure `highest`. Changes nothing yet.
+    """Freeze the scope of a large act: the matches at `now`, up to the failure `highest`. Changes nothing yet.
 
     Raises Refused.
     """
     what = ACTS[act]
     _authorize(viewer, what.name, ())
     read = _frozen(query, now)
-    if what is RESTORE and not read.names_state:  # the default scope of a search has no discarded jobs
+    if what is RESTORE and not read.names_state:  # the default scope of a search excludes discarded jobs
         read = replace(read, terms=(*read.terms, Match("state", (Value(FailureState.DISCARDED.value),))))
     latest = Failure.objects.aggregate(latest=Max("pk"))["latest"] or 0
     sweep = Sweep(
@@ -190,7 +192,7 @@ def begin(
 
 
 def require_search(query: str) -> None:
-    """Refuse an empty search, as an unset variable of a script gives it: it would match all failures."""
+    """Refuse an empty search, as from an unset variable in a script: it would match all failures."""
     if not query.strip():
         raise Refused(
             "bad_scope", "The search is empty: give at least a state, such as state:dead. Nothing was changed.", "q"
@@ -198,7 +200,7 @@ def require_search(query: str) -> None:
 
 
 def _frozen(query: str, now: datetime | None) -> language.Query:
-    """The search with the times that it has at `now`. Raises Refused where it cannot be the scope of an act."""
+    """Return the search with its times fixed at `now`. Raises Refused if it cannot be the scope of an act."""
     now = now or timezone.now()
     read = language.parse(query, now)
     if why := language.unfit_for_acts(read):
@@ -207,7 +209,7 @@ def _frozen(query: str, now: datetime | None) -> language.Query:
 
 
 def go_on(viewer: Viewer, sweep: Sweep, *, within_s: float = _FOREVER) -> Sweep:
-    """Do more of it, for about so long. Raises Refused, when the right or the desk's mode is gone since."""
+    """Continue a sweep for about that long. Raises Refused if the right or the desk's mode has been withdrawn since."""
     ends = time.monotonic() + within_s
     if sweep.act == "undo":
         _authorize(viewer, "failure.undo", ())
@@ -242,7 +244,7 @@ def fingerprints_of(
     now: datetime | None = None,
     limit: int = 1_001,
 ) -> list[str]:
-    """The groups of what is chosen, for acts on them; at most `limit`. `query` is frozen as `begin` freezes it.
+    """Return the fingerprints of the selection's groups, at most `limit`. `query` is frozen as by `begin`.
 
     Raises Refused.
     """
@@ -258,7 +260,7 @@ def fingerprints_of(
             ids = _groups_of(failures.find_matching(viewer, read, role=OPERATOR))
     known = Group.objects.filter(pk__in=list(ids[:limit])).order_by("-last_seen")
     names = [group.name for group in known.only("fingerprint")]
-    # Of one that is being taken in: the group that takes it in.
+    # A group that is being merged is replaced by the group that it is merged into.
     heirs = dict(GroupAlias.objects.filter(fingerprint__in=names).values_list("fingerprint", "group__fingerprint"))
     return list(dict.fromkeys(heirs.get(name, name) for name in names))
 
@@ -267,11 +269,11 @@ def _groups_of(rows: QuerySet[Failure] | QuerySet[FailureCount]) -> QuerySet:
     return rows.order_by().values_list("group_id", flat=True).distinct()
 
 
-# --- taking back ------------------------------------------------------------------------------------------------
+# --- undo -------------------------------------------------------------------------------------------------------
 
 
 def begin_undo(viewer: Viewer, key: str) -> Sweep:
-    """Freeze what there is to take back. Changes nothing yet. Raises Refused."""
+    """Freeze the scope of an undo. Changes nothing yet. Raises Refused."""
     _authorize(viewer, "failure.undo", ())
     events = list(_events(viewer, key).values_list("pk", "after")[:1_000_000])
     if not events:
@@ -291,7 +293,7 @@ def undoable(viewer: Viewer, key: str) -> int:
 
 
 def _is_unchanged(event: AuditEvent) -> bool:
-    """Return whether a job is as the event left it, and no later act has changed it."""
+    """Return whether a job is still as the event left it, unchanged by later acts."""
     after, mark = event.after or {}, _reason_text(event.actor, _BY_NAME[event.act].done)
     left = _free().filter(pk__in=after.get("ids", ()), state=after.get("state"), reason=mark, source=event.source)
     if not (jobs := set(left.values_list("pk", flat=True))):
@@ -316,9 +318,9 @@ def _go_on_undoing(viewer: Viewer, sweep: Sweep, ends: float) -> Sweep:
 
 
 def _events(viewer: Viewer, key: str, *, below: int = 2**63 - 1) -> QuerySet[AuditEvent]:
-    """Return the events with this key where the viewer is operator, latest first; of one job one act.
+    """Return the events with this key where the viewer is operator, latest first; for one job, a single act.
 
-    Events of jobs out of sight are excluded: their existence is not disclosed.
+    Events of hidden jobs are excluded, which does not disclose their existence.
     """
     name, _, number = representable(key).partition("@")
     found = AuditEvent.objects.filter(object=name, act__in=list(_BY_NAME), allowed=True, pk__lt=below).order_by("-pk")
@@ -333,14 +335,14 @@ def _events(viewer: Viewer, key: str, *, below: int = 2**63 - 1) -> QuerySet[Aud
 
 
 class _TakenUp:
-    """Jobs that later acts changed: those are that act's, even if they are as the undone one left them.
+    """Jobs that later acts changed. They belong to the later act, even if their state is still that of the undone act.
 
-    A later act that was undone itself does not count: its jobs are the earlier act's again.
+    A later act that was itself undone does not count: its jobs belong to the earlier act again.
     """
 
     def __init__(self, jobs: set[int], sources: set[str], until: int) -> None:
-        self.sources = sources  # of the jobs: each reading is of all of them
-        self.until = until  # events up to here are in it
+        self.sources = sources  # sources of the jobs; each read includes all of them
+        self.until = until  # events up to this one are included
         self._jobs = jobs
         self._standing: dict[int, list[tuple[int, str]]] = defaultdict(
             list
@@ -363,13 +365,14 @@ class _TakenUp:
             standing.append((number, name))
 
     def since(self, event: int) -> set[int]:
-        """Jobs on which an act after this event stands."""
+        """Return the jobs that an act after this event changed, unless it was undone."""
         return {pk for pk, standing in self._standing.items() if standing and standing[-1][0] > event}
 
 
 def _taken_up(numbers: Sequence[int], sweep: Sweep) -> _TakenUp:
-    """Return the jobs of these events that later acts changed. Read before any transaction: a later act may have been
-    about a million jobs.
+    """Return the jobs of these events that later acts changed.
+
+    Read before any transaction, because a later act may include a million jobs.
     """
     until = AuditEvent.objects.aggregate(highest=Max("pk"))["highest"] or 0
     events = list(AuditEvent.objects.filter(pk__in=numbers).only("pk", "object", "source", "after"))
@@ -383,7 +386,7 @@ def _taken_up(numbers: Sequence[int], sweep: Sweep) -> _TakenUp:
 
 
 def _later(than: int, name: str, sources: set[str], undoing: str = "") -> QuerySet:
-    """Later events, but of the same sweep and of the undoing under way: they are about other jobs."""
+    """Return later events, except those of the same sweep and of the undo in progress, which concern other jobs."""
     found = AuditEvent.objects.filter(
         pk__gt=than, act__in=[*_BY_NAME, "failure.quarantine"], allowed=True, source__in=sources
     )
@@ -393,7 +396,7 @@ def _later(than: int, name: str, sources: set[str], undoing: str = "") -> QueryS
 
 
 def _undo_event(viewer: Viewer, event: AuditEvent, sweep: Sweep, later: _TakenUp) -> int:
-    """Return jobs that are still as the event left them to their former state and reason. Return how many."""
+    """Return jobs that are still as the event left them to their former state and reason. Return their number."""
     after, before = event.after or {}, event.before or {}
     if not viewer.may(OPERATOR, event.source) or "state" not in before:
         return 0
@@ -402,7 +405,7 @@ def _undo_event(viewer: Viewer, event: AuditEvent, sweep: Sweep, later: _TakenUp
     reasons = {int(pk): text for text, ids in (before.get("reasons") or {}).items() for pk in ids}
     back = Act(_taken_back(act), (FailureState(after["state"]),), FailureState(before["state"]), _UNDONE[act.name])
     with transaction.atomic():
-        # Whoever changed one since wrote another reason: that is theirs, and stays.
+        # A job changed since has another reason and is not reverted.
         rows = _lock(_free().filter(pk__in=after["ids"], state__in=back.before, reason=mark, source=event.source))
         if rows:
             later.read(_later(later.until, event.object, later.sources, sweep.key))
@@ -438,10 +441,9 @@ def _ids_of(key: str) -> list[int]:
 
 
 def _move(viewer: Viewer, act: Act, ids: list[int], reason: str, key: str) -> tuple[list[int], int]:
-    """Move those of `ids` that are still in `before` and in no open replay; of two acts at the same time one moves a
-    job.
+    """Move those of `ids` that are still in `before` and in no open replay. Concurrent acts move a job only once.
 
-    Returns them with the number of the last event; 0 if nothing was moved.
+    Return them with the number of the last event; 0 if nothing was moved.
     """
     with transaction.atomic():
         rows = _lock(_free().filter(pk__in=ids, state__in=act.before))
@@ -465,12 +467,12 @@ def _free() -> QuerySet[Failure]:
 
 
 def _lock(moving: QuerySet[Failure]) -> list[tuple[int, str, str, str]]:
-    """Locked where the database can, so that the ids are those of the rows that the update then changes."""
+    """Lock and return the rows, where the database locks rows, so that their ids are those that the update changes."""
     return list(moving.select_for_update().order_by("pk").values_list("pk", "source", "state", "reason"))
 
 
 def _parted(rows: list[tuple[int, str, str, str]]) -> Iterator[tuple[str, str, list[tuple[int, str]]]]:
-    """By source, so that the admin of one sees what was done with its jobs; and by state, so that each can go back."""
+    """Yield rows by source, so that its admin sees the act on its jobs, and by state, so that it can be reverted."""
     parts: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for pk, source, state, reason in rows:
         parts[source, state].append((pk, reason))
@@ -511,11 +513,11 @@ def _reason(act: str, reason: str, count: int) -> str:
     return reason
 
 
-# --- who may ----------------------------------------------------------------------------------------------------
+# --- rights -----------------------------------------------------------------------------------------------------
 
 
 def _authorize(viewer: Viewer, act: str, selection: Sequence[int]) -> None:
-    # Asked for its sources only where it is refused.
+    # The sources are read only to refuse.
     sources = _chosen(selection).order_by().values_list("source", flat=True).distinct()
     message = "You have read-only access. Changes need the role operator."
     authorize(viewer, OPERATOR, None, act, message=message, noted_at=sources)

@@ -1,7 +1,7 @@
-"""Undoable acts of a person, by the audit, long after the message that offered the undo has gone.
+"""Undoable acts of a person, from the audit, long after the message that offered the undo has gone.
 
-A sweep counts as one act over its steps, a change of many groups over its transactions. An undone act is no act any
-more; an act that cannot be undone is still the latest, and nothing older is offered for it.
+A sweep counts as one act over its steps, a change of many groups over its transactions. An undone act no longer counts.
+An act that cannot be undone still counts as the latest: no older act is offered instead.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
 from jobs_admin.models.alert import AlertState
 from jobs_admin.rights import alert_sight
 
-_MOST_ROWS = 5_000  # rows of the audit, the latest of one's own
+_MOST_ROWS = 5_000  # latest audit rows of the person
 ALERT, _UNACKNOWLEDGED = "alert.acknowledge", "alert.unacknowledge"
 RULE, _WITHDRAWN = "rule.save", "rule.withdraw"
-# Written down too, and changes nothing: what was taken away, what was only laid out; and the demo's own levers.
+# Acts without changes: exports and drafts; also the demo's own controls.
 _CHANGES_NOTHING = ("failures.export", "replay.draft")
-_STEPS_APART = timedelta(seconds=5)  # at most, of the transactions of one change of groups
+_STEPS_APART = timedelta(seconds=5)  # longest time between two transactions of one change of groups
 
 
 @dataclass(frozen=True, slots=True)
 class Undoable:
-    """An act, with what `triage.undo`, `group_changes.undo`, `group_rules.withdraw` or `alerts.unacknowledge` needs to
-    take it back.
+    """An act, with the arguments that undo it.
+
+    They are for `triage.undo`, `group_changes.undo`, `group_rules.withdraw` or `alerts.unacknowledge`.
     """
 
     act: str  # `failure.discard`, `group.change`, `rule.save` …
-    handle: str  # a key of triage, a receipt of a change of groups, or the number of a rule or an alert
-    count: int  # jobs, groups, rules or alerts that it changed
+    handle: str  # a key of triage, a receipt of a change of groups, or the number of a grouping rule or an alert
+    count: int  # changed jobs, groups, rules or alerts
     at: datetime
     reason: str
-    summary: str = ""  # of a rule: what it does; of an acknowledgement: the name of the alert rule
+    summary: str = ""  # of a grouping rule: its effect; of an acknowledgement: the name of the alert rule
 
     @property
     def is_of_groups(self) -> bool:
@@ -57,7 +58,7 @@ class Undoable:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An act that cannot be taken back, or not any more."""
+    """An act that cannot be undone, or no longer."""
 
     act: str
     object: str  # `replay:5`
@@ -75,7 +76,7 @@ class _Row:
 
 
 def latest(viewer: Viewer) -> Undoable | Done | None:
-    """The latest act of this viewer that was not taken back; None where there is none."""
+    """Return the latest act of this viewer that was not undone; None if there is none."""
     rows = next(_acts(_read_own(viewer)), None)
     if rows is None:
         return None
@@ -104,12 +105,12 @@ def _read_own(viewer: Viewer) -> list[_Row]:
 
 
 def _acts(rows: list[_Row]) -> Iterator[list[_Row]]:
-    """The rows of each act that was not taken back yet, the latest act first; what took something back is no act."""
+    """Yield the rows of each act that was not undone, latest act first. An undo does not count as an act."""
     taken_back = {row.reason.removeprefix(triage.UNDO_OF) for row in rows if _is_undo(row)}
     taken_back |= {row.object for row in rows if row.act == _WITHDRAWN}
     mine = {row.object for row in rows if row.act == RULE}
-    undone: Counter[str] = Counter()  # group -> changes of it that were taken back later
-    counted: dict[tuple[str, datetime], bool] = {}  # change of a group, which has a row a source: whether it is undone
+    undone: Counter[str] = Counter()  # group -> later undos of its changes
+    counted: dict[tuple[str, datetime], bool] = {}  # change of a group (with a row per source): whether it is undone
     together: dict[datetime, set[str]] = defaultdict(set)  # time of a transaction -> the groups that it changed
     for row in rows:
         together[row.at].add(row.object)
@@ -144,12 +145,15 @@ def _acts(rows: list[_Row]) -> Iterator[list[_Row]]:
     yield from acts
 
 
-# As it was told before undoings had keys of their own.
+# Format of the reason before undos had keys of their own.
 _UNDONE_ACT = re.compile(r"undo of (failures:[0-9a-f]{16}|failure:\d+(@\d+)?)")
 
 
 def _is_undo(row: _Row) -> bool:
-    """Return whether it undoes an act on jobs. A person's reason may begin like the engine's: that alone is no sign."""
+    """Return whether it undoes an act on jobs.
+
+    The prefix of a reason alone proves nothing: a person can write it too.
+    """
     if row.object.startswith(triage.UNDOING):
         return True
     is_engines = row.object.startswith("failures:") and row.act.startswith("failure.")
@@ -157,14 +161,14 @@ def _is_undo(row: _Row) -> bool:
 
 
 def _is_one_change(later: _Row, row: _Row, together: int) -> bool:
-    """Return whether it was written with the later one, or in the transaction before, which was full."""
+    """Return whether it was written with the later row, or in the preceding transaction if that one was full."""
     is_full = together >= group_changes.PER_TRANSACTION
     is_right_before = row.reason == later.reason and later.at - row.at < _STEPS_APART
     return row.at == later.at or (is_full and is_right_before)
 
 
 def _key(row: _Row) -> str:
-    """The acts on one job all have its name: which of them it was is in the key."""
+    """Return the key of an act. All acts on one job have the same name; the key includes the row's number."""
     return f"{row.object}@{row.pk}" if row.object.startswith("failure:") else row.object
 
 
@@ -190,7 +194,7 @@ def _undoable(viewer: Viewer, rows: list[_Row]) -> Undoable | None:
 
 
 def _count_acknowledged(viewer: Viewer, pk: int | None) -> tuple[int, str]:
-    """Return how many alerts would call again without this viewer's acknowledgement, and the name of their rule."""
+    """Return how many alerts would notify again without this viewer's acknowledgement, and the name of their rule."""
     alert = Alert.objects.filter(alert_sight.visible(viewer), pk=pk).select_related("rule").first() if pk else None
     if alert is None or config.is_read_only() or not viewer.may(OPERATOR, alert.source or EVERY_SOURCE):
         return 0, ""

@@ -1,1 +1,1 @@
-"""Reports of live workers about themselves: heartbeats, configurations, signatures of tasks, and the jobs that dead workers had fetched."""
+"""Reports of live workers: heartbeats, configurations, signatures of tasks; and jobs that dead workers had fetched."""

@@ -1,4 +1,4 @@
-"""Effective retry settings: configurations of live workers, one for all that report the same, and options of queued jobs."""
+"""Effective retry settings: configurations of live workers, merged if equal, and options of queued jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_NAMES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A source without live workers: their last report is judged."""
+    """A source without live workers: its last report is used."""
 
     source: str
     seen_at: datetime
@@ -35,12 +35,12 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class ReportedConfigurations:
-    """`found` is of live workers, and, of sources without any, of those that lived last."""
+    """Configurations of live workers, and, for sources without any, of the workers that lived last."""
 
     found: tuple[Configuration, ...] = ()
     stale: tuple[Stale, ...] = ()
     silent: tuple[tuple[str, int], ...] = ()  # (source, live workers that report none: older guards)
-    is_reachable: bool = True  # False: the store does not answer, so nothing is known of workers
+    is_reachable: bool = True  # False: the store does not answer, so workers are unknown
 
     @property
     def complete(self) -> frozenset[str]:
@@ -57,7 +57,7 @@ class ReportedConfigurations:
 
 @dataclass(frozen=True, slots=True)
 class _Heartbeat:
-    """One worker's last heartbeat, as far as it matters here."""
+    """One worker's last heartbeat, with the fields needed here."""
 
     source: str
     name: str
@@ -104,7 +104,7 @@ def _build_configuration(words: list[_Heartbeat], text: bytes) -> Configuration 
 
 
 def _read_heartbeats(raw: dict[Named, bytes], now: datetime) -> list[_Heartbeat]:
-    """Parse the heartbeats; their time is by our clock, where `watch` has recorded it."""
+    """Parse the heartbeats; their time is by our clock, if `watch` has recorded it."""
     seen = {(source, name): at for source, name, at in Worker.objects.values_list("source", "name", "seen_at")}
     found = []
     for (source, field), text in raw.items():
@@ -118,7 +118,7 @@ def _read_heartbeats(raw: dict[Named, bytes], now: datetime) -> list[_Heartbeat]
 
 
 def _latest_heartbeats(words: list[_Heartbeat], now: datetime) -> tuple[list[_Heartbeat], list[Stale]]:
-    """Heartbeats of live workers by source; of a source without any, its latest ones."""
+    """Return heartbeats of live workers by source; for a source without any, its latest ones."""
     by_source: dict[str, list[_Heartbeat]] = defaultdict(list)
     for word in words:
         by_source[word.source].append(word)
@@ -151,13 +151,13 @@ _FRESH_S = 300
 
 @dataclass(frozen=True, slots=True)
 class QueuedOptions:
-    """`found` is of the sources that the viewer may see, each as of its last check."""
+    """Options of queued jobs of the viewer's sources, as of the last check of each."""
 
     found: tuple[FoundOptions, ...] = ()
     is_reachable: bool = True  # False: the store does not answer
 
     def stale(self, now: datetime) -> list[tuple[str, datetime]]:
-        """Sources that were not checked for a while, with the time of the last check."""
+        """Return the sources that were not checked recently, with the time of the last check."""
         return [
             (one.source, datetime.fromtimestamp(one.at, UTC))
             for one in self.found
@@ -171,7 +171,7 @@ def store_options(found: FoundOptions) -> None:
 
 
 def stored_options(viewer: Viewer) -> QueuedOptions:
-    """Stored options of the viewer's sources, in one round trip to the store."""
+    """Return the stored options of the viewer's sources, in one round trip to the store."""
     names = [name for name in config.sources() if viewer.may(VIEWER, name)]
     if not names:
         return QueuedOptions()

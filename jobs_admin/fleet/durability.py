@@ -1,8 +1,8 @@
-"""Durability grade of a queue, as its guarded workers report it: what a worker that dies takes with it.
+"""Durability grade of a queue, as reported by its guarded workers: the messages that a dying worker loses.
 
-Two things decide. *When its jobs are acknowledged*: late, after they ended, so that the broker gives them again; or
-early, before they run. And *how its broker hands messages out*: from Redis kombu takes a message with one call and
-notes that it did with a second one, so a worker killed in between loses that message, also under late ack
+Two properties determine it. *When jobs are acknowledged*: late, after they ended, so that the broker redelivers them;
+or early, before they run. And *how the broker delivers messages*: on Redis, kombu pops a message with one call and
+records that with a second one, so a worker killed in between loses the message, also with late ack
 (`docs/failure-modes.md`).
 """
 
@@ -17,29 +17,27 @@ from jobs_admin.models import Worker
 from jobs_admin.models.source import ALIVE_S
 
 LATE, EARLY, MIXED = "late", "early", "mixed"
-_WINDOW = "-window"  # behind one of these, as it is stored with a sample of a queue
+_WINDOW = "-window"  # suffix of a grade, as stored with a sample of a queue
 _HAVE_A_WINDOW = {"redis"}  # transports of kombu
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    acks: str = ""  # late, early or mixed; "" where no guarded worker reported it
+    acks: str = ""  # late, early or mixed; "" if no guarded worker reported it
     has_window: bool = False  # whether a message may be lost between the broker and the worker
 
 
 @dataclass(frozen=True, slots=True)
 class AtStake:
-    """Upper bound of what is lost should all live guarded workers of a queue be killed in one moment."""
+    """Upper limit of the loss if all live guarded workers of a queue were killed at once."""
 
     workers: int
-    running: (
-        int | None
-    )  # jobs that were acknowledged before they ran; None: a worker does not report how many it runs at once
-    fetched: int  # messages that were just being handed out
+    running: int | None  # jobs acknowledged before they ran; None: a worker does not report its concurrency
+    fetched: int  # messages being delivered at that time
 
 
 def grade_code(queue: str, guards: Iterable[Heartbeat]) -> str:
-    """The grade in a word, to be stored with a sample of the queue; "" where unknown."""
+    """Return the grade as a code, stored with a sample of the queue; "" if unknown."""
     reporting = [guard for guard in guards if queue in guard.late_ack]
     if not reporting:
         return ""

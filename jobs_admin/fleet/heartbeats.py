@@ -6,10 +6,10 @@ import heapq
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 from django.db import connection, transaction
@@ -18,8 +18,8 @@ from django.db.models import Count
 from jobs_admin import config, trust
 from jobs_admin.core import keys, untrusted
 from jobs_admin.core.envelope import is_payload_key_id
-from jobs_admin.db import counters, statements, step_progress, totals, turns
-from jobs_admin.db.totals import Counted
+from jobs_admin.db import counters, statements, step_progress, turns
+from jobs_admin.db.counters import Counted
 from jobs_admin.fleet import worker_store
 from jobs_admin.fleet.worker_store import Named
 from jobs_admin.models import DepthSample, QueueCounter, Worker
@@ -31,16 +31,22 @@ log = logging.getLogger(__name__)
 
 _FORGOTTEN_AFTER = timedelta(hours=1)
 
-# Workers write under their source's keys what they like, as often as they like.
-MOST_OF_SOURCE = 1_000  # heartbeats, the latest ones
+# Limits, because workers can write any number of values under their source's keys.
+MOST_OF_SOURCE = 1_000  # the latest heartbeats
 MOST_COUNTED = 100  # queues of one heartbeat
-MOST_ROWS = 2_000  # remembered workers of a source, those heard last
-MOST_QUEUES = 2_000  # queues of a source that are counted within an hour, those that were counted in it first
-_HEARTBEATS_AT_ONCE = 100  # in a transaction
-_QUEUES_AT_ONCE = 500  # that they count, in a transaction
+MOST_ROWS = 2_000  # stored workers of a source, the latest ones
+MOST_QUEUES = 2_000  # queues of a source that are counted within an hour, in the order of their first count
+_HEARTBEATS_AT_ONCE = 100  # per transaction
+_QUEUES_AT_ONCE = 500  # counted queues, per transaction
 
-# `failed` and `retried` come with each attempt through the stream; counting them here too would double them.
+# `failed` and `retried` arrive with each attempt through the stream; counting them here too would double them.
 _COUNTED = ("started", "succeeded", "busy_s")
+_PAUSED = {
+    "queue": "queues",
+    "task": "tasks",
+    "tenant": "tenants",
+    "dependency": "dependencies",
+}  # keys in a heartbeat
 _REPORTED = (*_COUNTED, "failed", "retried")
 
 
@@ -53,7 +59,7 @@ class Heartbeat:
     seen_at: datetime  # by ours, at its latest new heartbeat
     values: dict[str, Any]
     counts: dict[str, dict[str, float]]  # queue -> cumulative since boot
-    tasks: frozenset[str] | None = None  # without Celery's own; None: an older worker, or one that knows too many
+    tasks: frozenset[str] | None = None  # without Celery's own; None: an older worker, or one with too many tasks
 
     @property
     def queues(self) -> list[str]:
@@ -62,7 +68,7 @@ class Heartbeat:
 
     @property
     def broker(self) -> str:
-        """Kombu's name for the kind of its broker; "" where unknown."""
+        """Return kombu's name for the type of its broker; "" if unknown."""
         return _text(self.values.get("broker"), 20)
 
     @property
@@ -76,11 +82,11 @@ class Heartbeat:
 
 
 def count_heartbeats(now: datetime) -> list[Heartbeat]:
-    """Add what workers did since their last heartbeat to the counters, exactly once; return the live workers.
+    """Add the jobs since the workers' last heartbeats to the counters, exactly once; return the live workers.
 
-    Numbers are cumulative since the worker's boot and the counted ones are in its row, locked meanwhile: only the
-    difference is added. A heartbeat that is lost or read twice changes nothing. Each source is counted apart, those
-    with few workers first, in small transactions.
+    Numbers are cumulative since the worker's boot, and the counted ones are in its row, which is locked: only the
+    difference is added. A heartbeat that is lost or read twice changes nothing. Each source is counted separately,
+    those with few workers first, in small transactions.
     """
     store = config.store()
     raw = worker_store.fields(store, "workers", worker_store.all_sources(store), all_shared=True)
@@ -100,7 +106,7 @@ def count_heartbeats(now: datetime) -> list[Heartbeat]:
             _count_slice(some, now)
         step_progress.report()
     _forget_oldest({one.source for one in heard})
-    if forget:  # counted by now
+    if forget:  # they are counted by now
         worker_store.forget_fields(store, "workers", forget)
     alive = [h for h in heard if (now - h.seen_at).total_seconds() <= ALIVE_S]
     names = _task_names((h.source, _digest(h.values)) for h in alive)
@@ -115,12 +121,12 @@ def _from_known_sources(heard: list[Heartbeat], now: datetime) -> list[Heartbeat
     return [one for one in heard if one.source not in unknown]
 
 
-# Sources with more than is read of them, and what is left out: logged when it begins.
+# Sources beyond their limit, and what is excluded: logged when it starts.
 _excluded: dict[str, frozenset[str]] = {}
 
 
 def _limit(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
-    """Limit the heartbeats of each source, and their queues; those of a source together, the source with fewest first."""
+    """Limit the heartbeats of each source, and their queues; grouped by source, the source with the fewest first."""
     of_source: dict[str, list[Heartbeat]] = defaultdict(list)
     for one in heard:
         of_source[one.source].append(one)
@@ -151,7 +157,7 @@ def _limit(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
     return [one for theirs in sorted(of_source.values(), key=len) for one in theirs]
 
 
-# Of each source, what was counted within an hour, by all processes when this one last found a queue that was new to it.
+# The queues of each source counted within an hour by all processes, as of when this process last found a new queue.
 _counted_queues: dict[str, tuple[datetime, set[str]]] = {}
 
 
@@ -169,11 +175,11 @@ def _excess_queues(source: str, theirs: list[Heartbeat], now: datetime) -> set[s
     return set(new[len(fitting) :])
 
 
-_full: set[str] = set()  # sources with as many rows as are remembered
+_full: set[str] = set()  # sources at the limit of rows
 
 
 def _forget_oldest(sources: set[str]) -> None:
-    """Delete rows of workers beyond MOST_ROWS of a source, those that were heard longest ago."""
+    """Delete rows of workers beyond MOST_ROWS of a source, those with the oldest heartbeats."""
     of_source = Worker.objects.filter(source__in=sources).order_by().values_list("source").annotate(n=Count("pk"))
     rows = dict(of_source)
     _full.intersection_update(source for source, count in rows.items() if count >= MOST_ROWS)
@@ -189,7 +195,7 @@ def _forget_oldest(sources: set[str]) -> None:
 
 
 def _slices(heard: list[Heartbeat]) -> Iterator[list[Heartbeat]]:
-    """Groups of heartbeats of one source, as many as one transaction counts."""
+    """Yield heartbeats of one source in batches for one transaction."""
     some: list[Heartbeat] = []
     queues = 0
     for one in heard:
@@ -206,15 +212,19 @@ def _slices(heard: list[Heartbeat]) -> Iterator[list[Heartbeat]]:
 # -- live workers, for planning -----------------------------------------------------------------------------------
 
 
-def known_tasks(source: str, now: datetime | None = None) -> set[str] | None:
-    """The tasks that at least one live worker of the source knows, without Celery's own (`celery.…`: all know them).
+def known_tasks(
+    source: str, now: datetime | None = None, samples: Sequence[SampledWorkers] | None = None
+) -> set[str] | None:
+    """Return the tasks that at least one live worker of the source has registered, without Celery's own (`celery.…`).
 
-    None where they are unknown: no worker lives, one is not guarded, is of an older version, or knows too many; or our
-    store does not answer.
+    `samples`: its `latest_samples`, if already read. None if unknown: no worker is alive, one is unguarded, too old, or
+    has too many tasks; or the store does not answer.
     """
     alive = [name for name, _ in _alive(source, now)]
-    samples = _latest_samples(source, now)
-    if not alive or any(s.workers is None or s.workers > (s.guarded_workers or 0) for s in samples):
+    if not alive:
+        return None
+    samples = latest_samples(source, now) if samples is None else samples
+    if any(s.workers is None or s.workers > (s.guarded_workers or 0) for s in samples):
         return None
     try:
         texts = worker_store.fields(config.store(), "workers", [source])
@@ -233,37 +243,39 @@ class WorkerReport:
     source: str
     name: str
     queues: list[str]
-    mode: str  # the most that it does: off, capture, observe, enforce
+    mode: str  # its highest allowed mode: off, capture, observe, enforce
     policies: dict[str, int]  # name -> version that it runs
-    refused: dict[str, str]  # name -> why it cannot use the version in force, and goes on with the one before
-    uncounted: int = 0  # jobs that it started although a policy counts them: the store did not answer
+    refused: dict[str, str]  # name -> why it cannot use the version in force, and continues with the previous one
+    uncounted: int = 0  # jobs that it started although a policy counts them, because the store did not answer
     overrun: int = (
-        0  # jobs that ran on while their place under a limit was given to another: it had not answered for 30 s
+        # Jobs still running after their place under a limit was given to another, because it had not answered for 30 s.
+        0
     )
-    shared_out: int = 0  # retries by its own share of a budget: the store did not answer
+    shared_out: int = 0  # retries from its own share of a budget, because the store did not answer
     unkept: int = 0  # jobs that a policy wanted stored while they run, and that were not
-    unplaced: int = 0  # jobs that no policy decided over, because it is not sure which queue they came from
+    unplaced: int = 0  # jobs without a deciding policy, because their queue was uncertain
     repeated: int = 0  # second copies of replayed jobs that it did not run
-    unasked: int = 0  # replayed jobs that it started without the store's answer whether they are such a copy
+    unasked: int = 0  # replayed jobs that it started without the store's answer whether they are such copies
     tasks: frozenset[str] | None = None  # only on request; None: unknown
     guard: str = ""  # its version
-    store_user: str = ""  # as the store knows it; "" where unknown
-    seals_for: str | None = None  # id of the payload key that it encrypts for; "" for none, None: an older guard
+    store_user: str = ""  # its user in the store; "" if unknown
+    seals_for: str | None = None  # id of the payload key that it encrypts with; "" for none, None: an older guard
     spooled: int = 0  # reports on its disk
-    key: str = ""  # id of the key that signs its reports; "" where none does
+    key: str = ""  # id of the key that signs its reports; "" for none
     pauses: tuple[str, ...] | None = None  # what can be paused in it: queue, task; None: an older guard
-    paused_queues: frozenset[str] = frozenset()
-    paused_tasks: frozenset[str] = frozenset()
+    paused: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by kind
     unpausable: frozenset[str] = (
         frozenset()
-    )  # paused queues that it consumes on: they would be deleted without a consumer
-    memory: int | None = None  # resident bytes of its processes, summed; None where it is not reported
+    )  # paused queues that it still consumes, because they would be deleted without a consumer
+    memory: int | None = None  # resident bytes of its processes, summed; None if not reported
+    breakers: frozenset[str] = frozenset()  # breakers that it obeys
+    can_narrow: bool = False  # a breaker to a host and a task; False: an older guard
 
 
 def worker_reports(
     now: datetime | None = None, *, with_tasks: bool = False, sources: Collection[str] | None = None
 ) -> list[WorkerReport]:
-    """The workers that live, by name, as they are now: not as `sample` last found them. Raises redis.RedisError.
+    """Return the live workers by name, as of now rather than of the last `sample`. Raises redis.RedisError.
 
     `sources`: only theirs; None: of all.
     """
@@ -272,7 +284,7 @@ def worker_reports(
     if sources is not None:
         rows = rows.filter(source__in=sources)
     alive = list(rows.order_by("source", "name").values_list("source", "name"))
-    # Read also where no row is young: a store that was away for long looks like workers that are.
+    # Read even if no row is recent: after a long outage of the store, live workers look dead.
     texts = worker_store.fields(config.store(), "workers", {source for source, _ in alive})
     values = [untrusted.read_object(texts.get(named)) for named in alive]
     names = (
@@ -308,10 +320,11 @@ def _build_report(source: str, name: str, values: dict[str, Any], names: dict[Na
         int(_number(values.get("spooled"))),
         _text(values.get("key"), 12),
         tuple(_text(one, 10) for one in pauses[:10]) if isinstance(pauses, list) else None,
-        _names(paused.get("queues")),
-        _names(paused.get("tasks")),
+        {kind: _names(paused.get(name)) for kind, name in _PAUSED.items()},
         _names(values.get("unpausable")),
         int(_number(values["memory"])) if values.get("memory") is not None else None,
+        _names(values.get("breakers")),
+        isinstance(values.get("narrows"), list),
     )
 
 
@@ -320,35 +333,35 @@ def _names(value: object) -> frozenset[str]:
 
 
 def workers_on_shared_keys(now: datetime) -> list[Named]:
-    """Return the live workers whose guard writes to the keys that all sources share, as guards of the version before do.
+    """Return the live workers whose guard writes to the keys that all sources share, as in the previous version.
 
     Alive by the worker's own clock. Raises redis.RedisError.
     """
     found = []
-    for field, text in worker_store.shared_fields(config.store(), "workers").items():
-        source, _, name = field.decode("utf-8", "replace").partition("/")
+    for place, text in worker_store.shared_fields(config.store(), "workers").items():
+        source, _, name = place.decode("utf-8", "replace").partition("/")
         at = untrusted.moment(untrusted.read_object(text).get("at"))
         if name and keys.valid_source(source) and at is not None and abs((now - at).total_seconds()) <= ALIVE_S:
             found.append((source, _text(name, 255)))
     return sorted(found)
 
 
-def partly_guarded_queues(source: str, now: datetime | None = None) -> list[tuple[str, int, int]]:
-    """(queue, guarded workers, workers) of the queues that workers without a guard consume, by the last sample.
+def partly_guarded_queues(source: str, samples: Iterable[SampledWorkers]) -> list[tuple[str, int, int]]:
+    """Return (queue, guarded workers, workers) of queues that unguarded workers consume, by its `latest_samples`.
 
-    None of a source that keeps its dead letters: there it does not matter.
+    None for a source that stores its dead letters, where it does not matter.
     """
     if config.keeps_dead(source):
         return []
-    seen = [(s.queue, s.guarded_workers or 0, s.workers or 0) for s in _latest_samples(source, now)]
+    seen = [(s.queue, s.guarded_workers or 0, s.workers or 0) for s in samples]
     return sorted(one for one in seen if one[2] > one[1])
 
 
 def unguarded_workers(source: str, now: datetime | None = None) -> dict[str, int | None]:
-    """Queue -> workers without a guard that consume it, by the last sample; None where the broker does not say."""
+    """Return queue -> unguarded workers that consume it, by the last sample; None if the broker does not know."""
     return {
         s.queue: None if s.workers is None else max(0, s.workers - (s.guarded_workers or 0))
-        for s in _latest_samples(source, now)
+        for s in latest_samples(source, now)
     }
 
 
@@ -360,12 +373,24 @@ def _alive(source: str, now: datetime | None) -> list[tuple[str, list[str]]]:
     return list(Worker.objects.filter(source=source, seen_at__gte=since).values_list("name", "queues"))
 
 
-def _latest_samples(source: str, now: datetime | None) -> list[DepthSample]:
-    """Rows of the last sample of the source's queues."""
-    since = (now or datetime.now(UTC)) - _SAMPLED_WITHIN
-    taken = DepthSample.objects.filter(source=source, step=10, at__gte=since)
-    latest = taken.order_by("-at").values_list("at", flat=True).first()
-    return list(taken.filter(at=latest)) if latest else []
+class SampledWorkers(NamedTuple):
+    """Workers that consume a queue, by its sample."""
+
+    queue: str
+    workers: int | None
+    guarded_workers: int | None
+
+
+def latest_samples(source: str, now: datetime | None) -> list[SampledWorkers]:
+    """Return the last sample of the source's queues."""
+    since = connection.ops.adapt_datetimefield_value((now or datetime.now(UTC)) - _SAMPLED_WITHIN)
+    table = DepthSample._meta.db_table
+    latest = f"SELECT at FROM {table} WHERE source = %s AND step = 10 AND at >= %s ORDER BY at DESC LIMIT 1"
+    found = statements.fetch_rows(
+        f"SELECT queue, workers, guarded_workers FROM {table} WHERE source = %s AND step = 10 AND at = ({latest})",
+        [source, source, since],
+    )
+    return list(map(SampledWorkers._make, found))
 
 
 def _digest(values: dict[str, Any]) -> str:
@@ -376,13 +401,13 @@ def _digest(values: dict[str, Any]) -> str:
 _IS_DIGEST = re.compile(r"[0-9a-f]{32}\Z")  # it becomes a part of a key
 _MOST_TASKS = 2_000
 
-# By source and digest, which names its content: what was read once is not read again. Of a source alone: another may have
-# written something else under the same digest.
+# By source and digest, which identifies the content, so that it is read only once. By source, because another one may
+# have written other content under the same digest.
 _known_task_names: dict[Named, frozenset[str]] = {}
 
 
 def _task_names(digests: Iterable[Named]) -> dict[Named, frozenset[str]]:
-    """Source and digest -> names of tasks, of those that the store has."""
+    """Return (source, digest) -> names of tasks, for those in the store."""
     wanted = {named for named in digests if named[1]}
     for named, text in worker_store.texts(config.store(), "tasks", wanted - _known_task_names.keys()).items():
         names = untrusted.read(text)
@@ -397,13 +422,14 @@ def _task_names(digests: Iterable[Named]) -> dict[Named, frozenset[str]]:
 # -- folding ------------------------------------------------------------------------------------------------------
 
 
-# The latest heartbeat of each worker and when we first read it. A worker's clock may be wrong; that the heartbeat changed is not.
+# The latest heartbeat of each worker and when it was first read. A worker's clock may be wrong, but a change of the
+# heartbeat is certain.
 _last_heard: dict[tuple[str, str], tuple[str, float, datetime]] = {}
 
 
 def _seen_at(source: str, name: str, boot: str, reported_at: float, now: datetime) -> datetime:
     known = _last_heard.get((source, name))
-    if known is None:  # this process just began: there is nothing better yet than the worker's clock
+    if known is None:  # this process has just started: the worker's clock is the best information
         seen = min(datetime.fromtimestamp(reported_at, UTC), now)
     else:
         seen = known[2] if known[:2] == (boot, reported_at) else now
@@ -433,21 +459,21 @@ def _count_slice(heard: list[Heartbeat], now: datetime) -> None:
                 more = counts.get(column, 0) - before.get(column, 0)
                 if more > 0:
                     added[h.source, queue, minute][column] += more
-                else:  # another process folded a newer heartbeat meanwhile
+                else:  # another process has counted a newer heartbeat meanwhile
                     counts[column] = before.get(column, 0)
         _describe(worker, h, now)
         changed.append(worker)
-    # Not `bulk_update`: its one statement takes the longer for each worker the more there are.
+    # Not `bulk_update`: its time per worker grows with the number of workers.
     statements.update(
         Worker, _DESCRIBED, [(*(_database_value(one, column) for column in _DESCRIBED), one.pk) for one in changed]
     )
     counters.add_queue_counts({place: {column: n[column] for column in _COUNTED} for place, n in added.items()})
     found: dict[Counted, float] = defaultdict(float)
     for (source, queue, _), n in added.items():
-        found[Counted(totals.COMPLETED, source, queue)] += n["succeeded"]
-        found[Counted(totals.BUSY_S, source, queue)] += n["busy_s"]
-        found[Counted(totals.ENDED, source, queue)] += n["succeeded"] + n["failed"] + n["retried"]
-    totals.add(found)
+        found[Counted(counters.COMPLETED, source, queue)] += n["succeeded"]
+        found[Counted(counters.BUSY_S, source, queue)] += n["busy_s"]
+        found[Counted(counters.ENDED, source, queue)] += n["succeeded"] + n["failed"] + n["retried"]
+    counters.add_totals(found)
 
 
 _DESCRIBED = [
@@ -483,7 +509,7 @@ def _describe(worker: Worker, h: Heartbeat, now: datetime) -> None:
 
 
 def _parse_heartbeat(source: str, name: str, text: bytes, now: datetime) -> Heartbeat | None:
-    """The heartbeat, or None for one that cannot be read (of a later version, or not ours)."""
+    """Return the heartbeat; None if it is unreadable (of a later version, or of other software)."""
     values, name = untrusted.read_object(text), _text(name, 255)
     boot, at = _text(values.get("boot"), 32), untrusted.moment(values.get("at"))
     if at is None or not name:

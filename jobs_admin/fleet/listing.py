@@ -1,4 +1,4 @@
-"""List of guarded workers: what each is, counted and reported last, what it has in hand, and what a gone one took with it."""
+"""List of guarded workers: counters, last report, jobs in hand, and jobs stranded by workers that are gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import redis
 from django.db.models import Count, Q
 
 from jobs_admin import config
-from jobs_admin.core import untrusted
+from jobs_admin.core import keys, untrusted
 from jobs_admin.core.policy import is_name
 from jobs_admin.core.text import representable
 from jobs_admin.fleet import heartbeats, stranded, worker_store
@@ -24,16 +24,16 @@ from jobs_admin.search.scope import visible
 PAGE = 100
 LARGEST_PAGE = 500
 LISTED_FOR = timedelta(hours=24)  # since the last heartbeat
-JOBS_LISTED = 5  # of each worker
-# A worker reports what it likes: so many policies of one, by name.
+JOBS_LISTED = 5  # per worker
+# Limits on what one worker reports: policies by name, and refused policies.
 MOST_POLICIES, MOST_REFUSED = 500, 20
 _COUNTED = ("started", "succeeded", "failed", "retried")
-_SEPARATOR = "/"  # no name of a source has it
+_SEPARATOR = "/"  # not allowed in a source's name
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedJob:
-    """A job that a worker fetched and has not finished."""
+    """Job that a worker has fetched and not finished."""
 
     job_id: str
     task: str
@@ -42,7 +42,7 @@ class FetchedJob:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker by its latest heartbeat. Counts are since its start, of all its queues."""
+    """Worker as of its latest heartbeat. Counts are since its start, over all its queues."""
 
     source: str
     worker: str
@@ -61,23 +61,24 @@ class WorkerRow:
     succeeded: int
     failed: int
     retried: int
-    spooled: int  # reports on its disk
-    dropped: int  # reports that were lost
-    memory: int | None = None  # resident bytes of its processes; None: gone, or not reported
-    policies: dict[str, int] = field(default_factory=dict)  # name -> version that it runs
+    spooled: int  # reports in its spool on disk
+    dropped: int  # lost reports
+    memory: int | None = None  # resident bytes of its processes; None: the worker is gone, or did not report it
+    policies: dict[str, int] = field(default_factory=dict)  # name -> version in use
     refused: dict[str, str] = field(default_factory=dict)  # name -> why it cannot use the version in force
-    in_hand: int | None = 0  # None: not known, as the store does not answer
+    in_hand: int | None = 0  # None: unknown, because the store does not answer
     jobs: tuple[FetchedJob, ...] = ()  # the first JOBS_LISTED in hand
-    left: stranded.Stranded | None = None  # what a gone worker took with it
+    left: stranded.Stranded | None = None  # jobs stranded by a worker that is gone
+    has_stopped: bool = False  # the worker is gone and ended in order, with no job running
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPage:
     rows: list[WorkerRow]
     next: str | None
-    live: int  # of all pages
+    live: int  # live workers on all pages
     gone: int
-    is_reachable: bool  # False: the store does not answer, so jobs in hand, memory and policies are not known
+    is_reachable: bool  # False: the store does not answer, so jobs in hand, memory and policies are unknown
 
 
 def is_cursor(text: str) -> bool:
@@ -87,10 +88,10 @@ def is_cursor(text: str) -> bool:
 def worker_page(
     viewer: Viewer, now: datetime, *, after: str = "", limit: int = PAGE, is_gone: bool | None = None
 ) -> WorkerPage:
-    """Return the workers heard within LISTED_FOR, by source and name; with `is_gone` only those gone, or only live ones.
+    """Return the workers with a heartbeat within LISTED_FOR, by source and name.
 
-    `after` is the `next` of the page before. A fixed number of queries; a broker is read only where `sample` found jobs
-    of gone workers.
+    `is_gone` selects only workers that are gone (True) or live (False). `after` is the `next` of the previous page. The
+    number of queries is fixed; the broker is read only if `sample` found jobs of workers that are gone.
     """
     since = now - timedelta(seconds=ALIVE_S)
     listed = Worker.objects.filter(visible(viewer), seen_at__gte=now - LISTED_FOR)
@@ -104,23 +105,26 @@ def worker_page(
         rows = rows.filter(Q(source__gt=source) | Q(source=source, name__gt=name))
     found = list(rows.annotate(is_alive=Q(seen_at__gte=since))[: limit + 1])
     workers = found[:limit]
-    facts = _StoreFacts(viewer, {one.source for one in workers}, now)
+    facts = _StoreFacts(viewer, workers, now)
     following = f"{workers[-1].source}{_SEPARATOR}{workers[-1].name}" if len(found) > limit else None
     gone = numbers["all"] - numbers["live"]
     return WorkerPage(list(map(facts.build_row, workers)), following, numbers["live"], gone, facts.is_reachable)
 
 
 class _StoreFacts:
-    """The facts that only the store has of the workers of some sources; nothing where it does not answer."""
+    """Facts about the workers of some sources that only the store has; empty if it does not answer."""
 
-    def __init__(self, viewer: Viewer, sources: set[str], now: datetime) -> None:
+    def __init__(self, viewer: Viewer, workers: list[Any], now: datetime) -> None:
+        sources = {one.source for one in workers}
         self.is_reachable = True
+        self._stopped: set[tuple[str, str]] = set()
         self._reports: dict[worker_store.Named, heartbeats.WorkerReport] = {}
         self._in_hand: dict[worker_store.Named, dict[str, Any]] = {}
         try:
             self._reports = {(one.source, one.name): one for one in heartbeats.worker_reports(now, sources=sources)}
             texts = worker_store.fields(config.store(), "in-hand", sources)
             self._in_hand = {named: untrusted.read_object(text) for named, text in texts.items()}
+            self._stopped = _find_stopped([one for one in workers if not one.is_alive])
         except (redis.RedisError, config.BadConfiguration):
             self.is_reachable = False
         self._hidden = _find_hidden_policies(viewer, self._reports.values())
@@ -128,7 +132,7 @@ class _StoreFacts:
         self._left = {(one.source, one.boot): one for some in gone.values() for one in some}
 
     def build_row(self, worker: Any) -> WorkerRow:
-        """`worker` is a Worker with `is_alive`."""
+        """Return the row of `worker`, a Worker annotated with `is_alive`."""
         report = self._reports.get((worker.source, worker.name)) if worker.is_alive else None
         life = worker.source, worker.boot
         fetched = self._in_hand.get(life, {}) if worker.is_alive else {}
@@ -147,17 +151,28 @@ class _StoreFacts:
             in_hand=len(jobs) + more if self.is_reachable else None,
             jobs=tuple(jobs[:JOBS_LISTED]),
             left=None if worker.is_alive else self._left.get(life),
+            has_stopped=life in self._stopped,
         )
 
     def _read_named(self, by_policy: dict[str, Any], most: int) -> dict[str, Any]:
-        """Return the first of what a worker reports by policy, without what is no name of one, or of a hidden one."""
+        """Return the first entries of a report by policy, without invalid names and hidden policies."""
         names = (name for name in sorted(by_policy) if is_name(name) and name not in self._hidden)
         return {name: by_policy[name] for name in islice(names, most)}
 
 
+def _find_stopped(gone: list[Any]) -> set[tuple[str, str]]:
+    """Return the (source, boot) of workers that reported their end. Raises redis.RedisError."""
+    lives = [(one.source, one.boot) for one in gone if one.boot.isalnum()]
+    pipeline = config.store().pipeline(transaction=False)
+    for source, boot in lives:
+        pipeline.hget(keys.boot(source, boot), "gone")
+    return {life for life, has_ended in zip(lives, pipeline.execute(), strict=True) if has_ended}
+
+
 def _find_hidden_policies(viewer: Viewer, reports: Iterable[heartbeats.WorkerReport]) -> set[str]:
-    """Return the published policies that the viewer may not see, if a worker refuses any: one that it cannot read may be
-    for another source.
+    """Return the published policies that the viewer may not see, if a worker refuses any.
+
+    A policy that a worker cannot read may belong to another source.
     """
     if viewer.sources() is None or not any(one.refused for one in reports):
         return set()

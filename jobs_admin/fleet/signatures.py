@@ -23,7 +23,7 @@ class Signatures:
         return self.reported.get((source, task), ())
 
     def check(self, source: str, task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Raise Refused where the call fits no version of the task that a live worker runs."""
+        """Raise Refused if the call fits no version of the task that a live worker runs."""
         refused = None
         for one in self.for_task(source, task):
             try:
@@ -35,7 +35,7 @@ class Signatures:
 
 
 def signatures(now: datetime | None = None) -> Signatures:
-    """Return the signatures of all tasks; empty where the store does not answer. Two store round trips, one query."""
+    """Return the signatures of all tasks; empty if the store does not answer. Two store round trips, one query."""
     reported = configurations.reported_configurations(ENGINE, now)
     found: dict[tuple[str, str], list[Signature] | None] = {}
     for one in reported.found:

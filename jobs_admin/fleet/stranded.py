@@ -1,7 +1,7 @@
-"""Jobs that a dead worker had fetched: reported within a minute, and returned to their queue when an operator requests it.
+"""Jobs that a dead worker had fetched: reported within a minute, and returned to their queue on request.
 
-A worker that gave no sign for SILENT_S is gone. One that was only frozen goes on with its job, so what is put back may run twice,
-as it does when its broker gives it to another worker after the visibility timeout.
+A worker without a heartbeat for SILENT_S counts as dead. A worker that was only suspended continues its job, so a
+returned job may run twice, as it does when the broker redelivers it after the visibility timeout.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ from jobs_admin.sources.base import Finding, GivesBack, SourceError
 SILENT_S = 30.0  # without a heartbeat; one is due every 5 s
 LOST_FOR_S = 3_600.0  # how long jobs are reported that no broker returns
 FINDING = "worker-gone"
-ON_THE_WAY = (FailureState.RETRYING, FailureState.REPLAYING)  # states of a job that may be in a worker's hands
+ON_THE_WAY = (FailureState.RETRYING, FailureState.REPLAYING)  # states of a job that a worker may have
 _USUAL_TIMEOUT_S = 3_600.0  # kombu's visibility timeout
 _LONGEST_TIMEOUT_S = 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """The jobs of one life of a worker that is gone. Times are the store's, and of its broker."""
+    """The jobs of one boot of a dead worker. Times are by the clocks of the store and of its broker."""
 
     source: str
     boot: str
     worker: str
     seen_at: datetime
     queues: tuple[str, ...]
-    tags: tuple[str, ...]  # of deliveries that its broker holds for it
+    tags: tuple[str, ...]  # of deliveries that its broker reserves for it
     returns_at: datetime | None  # of the first job; None: no job returns
-    lost: int  # jobs that were acknowledged before they ran and that no policy files: no broker returns these
+    # Jobs that were acknowledged before they ran and that no policy files: the broker does not redeliver them.
+    lost: int
     returning_jobs: tuple[str, ...] = ()  # ids of the jobs that return
     lost_jobs: tuple[str, ...] = ()
 
@@ -112,17 +113,20 @@ def find_stranded(source: str, store: redis.Redis | None = None) -> list[Strande
 
 
 def find_for_queue(source: str, queue: str) -> list[Stranded]:
-    """Return the stranded jobs with any of one queue; empty too where the store or the broker does not answer."""
+    """Return the stranded jobs with any of one queue; empty also if the store or the broker does not answer."""
     return [one for one in _find_or_empty(source) if queue in one.queues]
 
 
 def find_for_job(source: str, job_id: str) -> Stranded | None:
-    """Return the dead worker that had this job; None too where the store or the broker does not answer."""
+    """Return the dead worker that had this job; None also if the store or the broker does not answer."""
     return next((one for one in _find_or_empty(source) if job_id in one.returning_jobs + one.lost_jobs), None)
 
 
 def stranded_ids(failures: Iterable[Failure]) -> set[int]:
-    """Return the ids of those failures whose job a dead worker had. Reads a source's store only where `sample` found some."""
+    """Return the ids of those failures whose job a dead worker had.
+
+    Reads a source's store only if `sample` found some.
+    """
     jobs = {(one.source, one.job_id): one.pk for one in failures if one.state in ON_THE_WAY}
     if not jobs:
         return set()
@@ -135,7 +139,7 @@ def stranded_ids(failures: Iterable[Failure]) -> set[int]:
 
 
 def find_reported(sources: Iterable[str]) -> dict[str, list[Stranded]]:
-    """Return the stranded jobs by source, of those where `sample` found some; none where the store or the broker does not answer."""
+    """Return the stranded jobs by source, if `sample` found some; none if the store or the broker does not answer."""
     known = Source.objects.filter(name__in=sources).values_list("name", "findings")
     return {name: _find_or_empty(name) for name, findings in known if has_finding(findings)}
 
@@ -148,7 +152,7 @@ def has_finding(findings: Iterable[Mapping[str, Any]]) -> bool:
 def list_stranded(viewer: Viewer) -> list[Stranded]:
     """Return the stranded jobs of all configured sources that the viewer sees.
 
-    Raises Refused where the store or a broker does not answer.
+    Raises Refused if the store or a broker does not answer.
     """
     try:
         return [one for source in config.sources() if viewer.may(VIEWER, source) for one in find_stranded(source)]
@@ -175,7 +179,7 @@ def _build_stranded(
             [tag for tag, *_, is_unacknowledged in jobs if is_unacknowledged and tag]
         )
     timeout_s = min(untrusted.number(values.get("visibility_timeout")) or _USUAL_TIMEOUT_S, _LONGEST_TIMEOUT_S)
-    # Of a worker that ended in order nothing that it had acknowledged is left undone.
+    # A worker that shut down cleanly leaves no acknowledged job undone.
     is_lost = not has_left and now_s - seen_s <= LOST_FOR_S
     lost = _unfiled(source, [job for job in jobs if is_lost and not job[4]])
     if not fetched and not lost:
@@ -224,7 +228,7 @@ def findings(source: str) -> list[Finding]:
 
 
 def return_jobs(viewer: Viewer, source: str, boot: str) -> int:
-    """Return a dead worker's fetched jobs to their queues, each once. Return how many. Raises Refused."""
+    """Return a dead worker's fetched jobs to their queues, each once. Return their number. Raises Refused."""
     message = "You need the role {role} on {where} to return its jobs. Nothing was changed."
     authorize(viewer, OPERATOR, source, "worker.return", f"worker:{boot}", message=message)
     try:
@@ -234,7 +238,7 @@ def return_jobs(viewer: Viewer, source: str, boot: str) -> int:
     except (redis.RedisError, SourceError, config.BadConfiguration) as error:
         raise Refused("unreachable", f"The jobs could not be returned: {error} Nothing was changed.") from error
     adapter = cast(GivesBack, config.adapter(source))
-    with transaction.atomic():  # committed before the act, which no rollback takes back
+    with transaction.atomic():  # committed before the act, which a rollback could not undo
         audit.record(viewer, "worker.return", f"worker:{one.worker}", source=source, after={"jobs": len(one.tags)})
     try:
         return adapter.give_back(one.tags)
@@ -248,7 +252,7 @@ def return_jobs(viewer: Viewer, source: str, boot: str) -> int:
 
 
 def _outcome(one: Stranded, adapter: GivesBack, error: str) -> tuple[str, dict[str, int] | None]:
-    """Return what became of the jobs whose return failed: as a message, and as numbers; None: not known."""
+    """Return the result for jobs whose return failed: as a message, and as numbers; None: unknown."""
     jobs, error = len(one.tags), f"{error.rstrip('.')}."
     again = "Return them again: each job is put on its queue at most once."
     try:

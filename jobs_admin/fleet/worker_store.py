@@ -1,8 +1,8 @@
 """Names and hashes that workers write in the store, by source.
 
-The source is that of the key; a source named in a text is not read. Guards of the version before write for all sources
-in shared keys: there the name of a field begins with the source. Everything is read within bounds, and a key that holds
-something else is read as empty, so that no source keeps another from being read.
+The key determines the source; a source named in a text is ignored. Guards of the previous version write for all sources
+in shared keys, where the name of a field starts with the source. All reads are limited, and a key of another type
+counts as empty, so that no source can prevent the reading of another.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.models import Source
 
-Named = tuple[str, str]  # a source, and a worker's name, or one of its lives
+Named = tuple[str, str]  # a source, and a worker's name or one of its boots
 
-MOST_FOUND = 200  # sources that are found and known no other way
+MOST_FOUND = 200  # sources only known from the store's keys
 _KEYS_A_PAGE = 1_000
 _PAGES = 5  # of the store's keys, searched in one call
-_EVERY_S = 1.0  # such a call, where they are more than a page: some per mille of the store's time
+_EVERY_S = 1.0  # between such calls, if there is more than a page: some per mille of the store's time
 _ALL_PAGES = 5_000  # in the first call of a process
-_REGISTERED_S = 5.0  # for which they are remembered
-MOST_FIELDS = 20_000  # of one hash
+_REGISTERED_S = 5.0  # cache time of registered sources
+MOST_FIELDS = 20_000  # per hash
 _MOST_BYTES = 32 * 2**20
 _MOST_TEXT = 2**20
 _MOST_MEMBERS = 1_000
@@ -41,13 +41,12 @@ _KEY_OF: dict[str, Callable[[str], str]] = {
 
 
 class _Found:
-    """Sources found among the store's keys, as far as this process has searched, and those that the desk has
-    registered."""
+    """Sources found among the store's keys so far by this process, and those that the desk has registered."""
 
     def __init__(self) -> None:
         self._cursor = 0
         self._before: set[str] = set()  # in the last pass through all keys
-        self._names: set[str] = set()  # in this one
+        self._names: set[str] = set()  # in the current pass
         self._has_passed = False
         self._pages = 0  # of this pass
         self._is_large = False
@@ -83,16 +82,15 @@ _found = _Found()
 
 
 def restart_search() -> None:
-    """Search for sources from the beginning, as a process that starts does."""
+    """Restart the search for sources, like a process that has just started."""
     global _found
     _found = _Found()
 
 
 def all_sources(store: redis.Redis) -> list[str]:
-    """Sources that are configured, those that the desk had registered some seconds ago, and at most MOST_FOUND others
-    whose workers left something in the store.
+    """Return configured sources, recently registered ones, and up to MOST_FOUND others found in the store.
 
-    Raises redis.RedisError, and what the database raises.
+    Raises redis.RedisError, and errors of the database.
     """
     return sorted({*_found.search(store), *config.sources(), *_found.registered})
 
@@ -102,7 +100,7 @@ def fields(
 ) -> dict[Named, bytes]:
     """Return the fields of the hash `name` (`workers`, `in-hand`, `dropped`) of these sources, at most `most` of each.
 
-    `all_shared`: also those of other sources in the hash that guards of the version before share.
+    `all_shared`: also those of other sources in the hash shared by guards of the previous version.
     """
     names = sorted(set(of))
     *own, shared = hashes(store, [*map(_KEY_OF[name], names), keys.shared(name)], most)
@@ -117,7 +115,7 @@ def fields(
 
 
 def shared_fields(store: redis.Redis, name: str, most: int = MOST_FIELDS) -> dict[bytes, bytes]:
-    """Return the fields of the hash `name` that guards of the version before share."""
+    """Return the fields of the hash `name` shared by guards of the previous version."""
     return dict(hashes(store, [keys.shared(name)], most)[0])
 
 
@@ -132,7 +130,7 @@ def forget_fields(store: redis.Redis, name: str, which: Iterable[Named]) -> None
 
 
 def boots_with_jobs(store: redis.Redis, of: Sequence[str]) -> list[Named]:
-    """Return the lives of workers that keep jobs, of these sources; at most a thousand of each."""
+    """Return the boots of workers with stored jobs, of these sources; at most a thousand of each."""
     pipeline = store.pipeline(transaction=False)
     for source in of:
         pipeline.srandmember(keys.kept_boots(source), _MOST_MEMBERS)
@@ -147,7 +145,7 @@ def boots_with_jobs(store: redis.Redis, of: Sequence[str]) -> list[Named]:
 
 
 def texts(store: redis.Redis, name: str, wanted: Iterable[Named]) -> dict[Named, bytes]:
-    """Return the texts `tasks` or `configuration` of these sources by digest, of those that there are."""
+    """Return the existing texts `tasks` or `configuration` of these sources by digest."""
     wanted = sorted(set(wanted))
     key_of = {"tasks": keys.tasks, "configuration": keys.configuration}[name]
     pipeline = store.pipeline(transaction=False)
@@ -162,7 +160,7 @@ def texts(store: redis.Redis, name: str, wanted: Iterable[Named]) -> dict[Named,
 def hashes(
     store: redis.Redis, names: Sequence[str], most: int, most_bytes: int = _MOST_BYTES
 ) -> list[list[tuple[bytes, bytes]]]:
-    """Return fields and values of each hash, bounded in number and total length; none of what is no hash."""
+    """Return fields and values of each hash, limited in number and total length; empty for another type."""
     answers: Any = store.register_script(_script())(keys=names, args=[most, most_bytes])
     return [list(zip(pairs[::2], pairs[1::2], strict=True)) for pairs in answers]
 
@@ -173,12 +171,12 @@ def _script() -> str:
 
 
 def is_wrong_type(answer: Any) -> bool:
-    """Return whether a key is of another type than was read. `answer`: of a pipeline that does not raise."""
+    """Return whether a key has an unexpected type. `answer`: of a pipeline that does not raise."""
     return isinstance(answer, redis.ResponseError) and "WRONGTYPE Operation" in str(answer)
 
 
 def empty_if_wrong_type(empty: Any, answer: Any) -> Any:
-    """The answer; `empty` of a key that holds something else. Raises what else the store answered."""
+    """Return the answer; `empty` for a key of another type. Raises the store's other errors."""
     if is_wrong_type(answer):
         return empty
     if isinstance(answer, Exception):

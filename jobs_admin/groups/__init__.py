@@ -1,8 +1,8 @@
-"""Groups of failures that are the same thing: the list. Read from counters, never by scanning failures.
+"""List of groups of failures with the same cause. Read from counters, never by scanning failures.
 
-What is counted are only the sources that the viewer may see, and a group without any of those is not shown. Attempts
-are counted per group, not per source: of a group that also has failures of sources out of sight (`is_partial`) its jobs
-are counted instead, and rate and trend are not shown. What it reads is that of `group_sight`; its state is of all.
+Only sources that the viewer may see are counted, and a group without any of those is not shown. Attempts are counted
+per group, not per source: for a group that also has failures of hidden sources (`is_partial`), its jobs are counted
+instead, and rate and trend are not shown. Its texts are those of `group_sight`; its state is that for all sources.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django.db.models.functions import Coalesce
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query, parse
 from jobs_admin.db import statements
-from jobs_admin.groups import group_numbers
+from jobs_admin.groups import dependencies, group_numbers
 from jobs_admin.models import Failure, FailureCount, Group
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.group import IS_TAKEN_IN, TAKEN_IN, GroupState
@@ -35,23 +35,24 @@ LARGEST_PAGE = 500
 
 ORDERS = ("last_seen", "first_seen", "count", "dead")
 
-OPEN = (GroupState.NEW, GroupState.ONGOING, GroupState.REGRESSED)  # what waits for somebody
+OPEN = (GroupState.NEW, GroupState.ONGOING, GroupState.REGRESSED)  # states that need an operator
 
-MATCHED = 5_000  # failures, the newest that match, by which groups are found where they cannot be asked themselves
+MATCHED = 5_000  # latest matching failures, from which groups are found if the groups' own columns do not suffice
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
     group: Group
-    count: int  # failed attempts ever seen; jobs where it is partial
-    is_partial: bool  # only some of its sources may be seen
+    count: int  # failed attempts, ever; jobs if it is partial
+    is_partial: bool  # some of its sources are hidden
     dead: int
     jobs_by_state: dict[str, int]
-    per_minute: float | None  # failed attempts, over the last five minutes; None where it is partial
-    trend: list[int]  # failed attempts in each of the last 24 hours, the oldest first; empty where it is partial
-    queues: list[str]  # the fullest first
+    per_minute: float | None  # failed attempts, over the last five minutes; None if it is partial
+    trend: list[int]  # failed attempts in each of the last 24 hours, oldest first; empty if it is partial
+    queues: list[str]  # by size
     tasks: list[str]
     sources: list[str]
+    dependencies: list[dependencies.Named] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ class GroupPage:
     hints: tuple[str, ...]
     why_empty: str = ""
     states: tuple[str, ...] = ()  # of groups that are shown; empty for all
-    by_state: dict[str, int] = field(default_factory=dict)  # what matches, also in states that are not shown
-    mine: int = 0  # of what is shown, whoever looks after it
+    by_state: dict[str, int] = field(default_factory=dict)  # matches, also in states that are not shown
+    mine: int = 0  # of the shown groups, for any assignee
     unassigned: int = 0
     all_dead: int = 0  # jobs, of all that the viewer may see
 
@@ -82,11 +83,14 @@ def groups(
     assignee: str | None = None,
     now: datetime | None = None,
 ) -> GroupPage:
-    """Return a page of groups. Words search the title and the representative failure; `state:` takes states of groups
-    too. With a qualifier that only failures have, a group matches if one of the latest MATCHED matching failures is
-    in it.
+    """Return a page of groups.
 
-    `states` of groups to show, all if it is empty or the search itself names some. `assignee`: a user's name, "" for
+    Words search the title and the representative failure; `state:` also accepts states of groups.
+
+    With a qualifier that only failures have, a group matches if it contains one of the latest MATCHED matching
+    failures.
+
+    `states` of groups to show; all if it is empty or the search itself names some. `assignee`: a user's name, "" for
     unassigned groups, None for all.
     """
     now = now or datetime.now(UTC)
@@ -98,14 +102,8 @@ def groups(
     shown = () if _names_group_state(query) else tuple(state for state in GroupState.values if state in states)
     tally = _tally(viewer, where, assignee) if query.terms or assignee is not None else _tally_of_all(viewer)
     found = Group.objects.filter(where, Q(state__in=shown) if shown else Q(), _assignee_condition(viewer, assignee))
-    column = order
-    if order == "dead":
-        found, column = found.annotate(jobs=_jobs(viewer, state="dead")), "jobs"
-    elif order == "count" and viewer.sources() is not None:
-        found, column = found.annotate(jobs=_jobs(viewer)), "jobs"  # the count of all would tell of other sources
-    elif order.endswith("_seen") and viewer.sources() is not None:
-        found, column = found.annotate(seen_at=group_sight.seen_at(viewer, order)), "seen_at"
-    found = found.filter(_below(order, column, after)).order_by(F(column).desc(), F("pk").desc())
+    found, column = _sort(viewer, found, order)
+    found = found.filter(_below(order, column, after))
     page = statements.fetch_instances(found[: limit + 1])
     cursor = _cursor_of(page[limit - 1], column) if len(page) > limit else None
     of_shown = [numbers for state, numbers in tally.items() if not shown or state in shown]
@@ -126,13 +124,31 @@ def groups(
     )
 
 
+def top_groups(viewer: Viewer, order: str, limit: int, now: datetime) -> list[GroupRow]:
+    """Return the first rows of `groups` without a search, reading only these rows."""
+    found, _ = _sort(viewer, Group.objects.filter(_counted_for(viewer)), order)
+    return _rows(viewer, statements.fetch_instances(found[:limit]), now)
+
+
+def _sort(viewer: Viewer, found: QuerySet[Group], order: str) -> tuple[QuerySet[Group], str]:
+    """Sort groups by values that the viewer may see. Also return the column."""
+    column = order
+    if order == "dead":
+        found, column = found.annotate(jobs=_jobs(viewer, state="dead")), "jobs"
+    elif order == "count" and viewer.sources() is not None:
+        found, column = found.annotate(jobs=_jobs(viewer)), "jobs"  # the total count would disclose other sources
+    elif order.endswith("_seen") and viewer.sources() is not None:
+        found, column = found.annotate(seen_at=group_sight.seen_at(viewer, order)), "seen_at"
+    return found.order_by(F(column).desc(), F("pk").desc()), column
+
+
 def matching(viewer: Viewer, text: str, now: datetime | None = None) -> QuerySet[Group]:
-    """All that `groups` would list, in no order."""
+    """Return all groups that `groups` would list, unordered."""
     return Group.objects.filter(_condition(viewer, _parsed(text, now or datetime.now(UTC))).where)
 
 
 def _name_assignees(page: Iterable[Group]) -> None:
-    """Read the assignees in one query, and in none if no group has one: a join would build a user for each row."""
+    """Read the assignees in one query, or in none if no group has one: a join would create a user per row."""
     ids = {found.assignee_id for found in page if found.assignee_id}
     users = get_user_model()._default_manager.in_bulk(ids) if ids else {}
     for found in page:
@@ -141,7 +157,7 @@ def _name_assignees(page: Iterable[Group]) -> None:
 
 
 class _Tally(NamedTuple):
-    theirs: int  # of the assignee that was asked for; all where none was
+    theirs: int  # of the requested assignee; all if none was requested
     mine: int
     unassigned: int
 
@@ -178,7 +194,7 @@ def _assignee_condition(viewer: Viewer, assignee: str | None) -> Q:
 
 
 def _parsed(text: str, now: datetime) -> Query:
-    """Without the hint that a state of groups, named by a term of its own, is none of failures."""
+    """Return the parsed search, without the hint that a term's group state is not a state of failures."""
     query = parse(text, now)
     own = {state for term in query.terms if _is_group_state(term) for state in _group_states(term)}
     return replace(query, hints=tuple(h for h in query.hints if not any(h.startswith(f"“{s}” is no") for s in own)))
@@ -192,7 +208,7 @@ class _Condition(NamedTuple):
 
 def _condition(viewer: Viewer, query: Query) -> _Condition:
     """Return the condition of matching groups."""
-    # What another group is taking in is shown as that one.
+    # A group that is being merged into another is shown as that one.
     where, others_terms = ~IS_TAKEN_IN, []
     for term in query.terms:
         if _is_group_state(term):
@@ -214,9 +230,7 @@ def _condition(viewer: Viewer, query: Query) -> _Condition:
 
 
 def _needs_failures(query: Query) -> bool:
-    """Return whether a term needs data that neither a group nor its counters have: a tenant, a host, arguments, a time
-    …
-    """
+    """Return whether a term needs data that neither a group nor its counters have: a tenant, a host, arguments, …"""
     return any(
         not scopes.is_only_text_search(term)
         and {language.field_of(leaf) for leaf in language.leaves((term,))} - scopes.COUNTED
@@ -228,7 +242,7 @@ def _match_latest(viewer: Viewer, query: Query, where: Q) -> _Condition:
     """Return the groups of the latest MATCHED matching failures."""
     searcher = FailureSearch(viewer, _in_any_state(query))
     ids = searcher.ids(None, MATCHED + 1)
-    within = where & Q(pk__in=_groups_of(ids[:MATCHED]))
+    within = where & Q(pk__in=groups_of(ids[:MATCHED]))
     if len(ids) > MATCHED:
         searched_hint = f"Searched the latest {MATCHED:,} matching failures only"
     elif searcher.searched is not None:
@@ -241,10 +255,11 @@ def _match_latest(viewer: Viewer, query: Query, where: Q) -> _Condition:
     return _Condition(within, (*query.hints, hint), is_capped=True)
 
 
-def _groups_of(ids: Sequence[int]) -> list[int]:
+def groups_of(ids: Sequence[int]) -> list[int]:
+    """Return the groups of these failures."""
     if not ids:
         return []
-    listed = ", ".join(str(int(pk)) for pk in ids)  # as they stand: a database takes only so many parameters
+    listed = ", ".join(str(int(pk)) for pk in ids)  # inlined, because databases limit the number of parameters
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT DISTINCT group_id FROM {Failure._meta.db_table} WHERE id IN ({listed}) AND group_id IS NOT NULL"
@@ -253,7 +268,7 @@ def _groups_of(ids: Sequence[int]) -> list[int]:
 
 
 def _counted_for(viewer: Viewer) -> Q:
-    """Groups that have, or had, failures of which the viewer may see some."""
+    """Return the condition of groups that have, or had, failures visible to the viewer."""
     seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
     return ~IS_TAKEN_IN & Q(Exists(seen))
 
@@ -262,7 +277,7 @@ _ANY_STATE = Match("state", (language.Value("*", glob=True),))
 
 
 def _in_any_state(query: Query) -> Query:
-    """The same search; a group is found by its failures in every state unless states are named."""
+    """Return the same search over all states of failures, unless states are named."""
     return query if query.names_state else replace(query, terms=(*query.terms, _ANY_STATE))
 
 
@@ -279,7 +294,10 @@ def _group_states(term: Match) -> list[str]:
 
 
 def _titled(viewer: Viewer, term: language.Term) -> Q:
-    """The group's title holds it, or the failure that stands for the group does: its message has the real values."""
+    """Return the condition that the group's title, or its representative failure, contains the term.
+
+    The representative's message has the real values.
+    """
     title = group_sight.reads(viewer, scopes.text_condition(term))
     seen = Failure.objects.filter(scopes.visible(viewer), pk=OuterRef("representative_id"))
     own = seen.filter(scopes.text_condition(term))
@@ -290,7 +308,7 @@ def _reading(query: Query) -> str:
     jobs = _needs_failures(query)
     parts = [language.in_words(term, jobs=jobs) for term in query.terms]
     if not jobs and any(scopes.is_only_text_search(term) for term in query.terms):
-        # A failure's words are found whole; there are few groups, so that any part of a word finds them.
+        # In failures, only complete words match; groups are few, so parts of words match too.
         parts.append("in the title or the example failure, also inside longer words")
     return " · ".join(parts) or "all groups"
 
@@ -316,7 +334,7 @@ def _below(order: str, column: str, after: str | None) -> Q:
 
 
 def is_group_cursor(order: str, after: str) -> bool:
-    """Return whether `groups` would continue after it, rather than begin."""
+    """Return whether `groups` accepts it as a cursor, rather than starting at the first page."""
     return _place(order, after) is not None
 
 
@@ -325,7 +343,7 @@ def _place(order: str, after: str | None) -> tuple[object, int] | None:
     try:
         if order.endswith("_seen"):
             at = datetime.fromisoformat(value)
-            # The calendar has an end, and another time zone may be beyond it.
+            # A time near the end of the calendar may exceed it in another time zone.
             return (at.astimezone(UTC), int(pk)) if at.tzinfo and len(pk) < 19 else None
         return (int(value), int(pk)) if len(value) < 19 and len(pk) < 19 else None
     except (ValueError, OverflowError):
@@ -339,6 +357,7 @@ def _rows(viewer: Viewer, page: list[Group], now: datetime) -> list[GroupRow]:
         counters[counter.group_id].append(counter)
     (per_minute, trends), partial = group_numbers.over_time(pks, now), group_sight.restrict(viewer, page)
     _name_assignees(page)
+    named = dependencies.of_groups(viewer, pks) if pks else {}
     rows = []
     for found in page:
         own = counters[found.pk]
@@ -356,6 +375,7 @@ def _rows(viewer: Viewer, page: list[Group], now: datetime) -> list[GroupRow]:
                 queues=[value for value, _ in group_numbers.ranked(group_numbers.totals(own, "queue"))],
                 tasks=[value for value, _ in group_numbers.ranked(group_numbers.totals(own, "task"))],
                 sources=[value for value, _ in group_numbers.ranked(group_numbers.totals(own, "source"))],
+                dependencies=named.get(found.pk, []),
             )
         )
     return rows

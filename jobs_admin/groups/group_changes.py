@@ -1,4 +1,4 @@
-"""Changes to groups by a person: state, who looks after them, note and runbook; one or many, and back again."""
+"""Operators' changes to one or many groups, and their undo: state, assignee, note, runbook, issue and dependency."""
 
 from __future__ import annotations
 
@@ -18,31 +18,44 @@ from django.db.models import Q
 from django.utils import timezone
 
 from jobs_admin import config
+from jobs_admin.core.dependency import OTHER, SEVERAL, valid_name
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit, statements
 from jobs_admin.db.authorizing import authorize
+from jobs_admin.groups import dependencies
 from jobs_admin.models import AuditEvent, FailureCount, Group
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
 from jobs_admin.models.group import GroupState
 from jobs_admin.rights import group_sight
 
-# What a person may make of a group; `new` and `regressed` are what the engine finds.
+# States that an operator can set; the engine sets `new` and `regressed`.
 STATES = (GroupState.ONGOING, GroupState.RESOLVED, GroupState.MUTED)
 MOST_AT_ONCE = 1_000
 MOST_MUTED_COUNT = 10**9
 ACT = group_sight.CHANGE
-UNDONE = "Undone: as it was before."  # the reason of what takes a change back
-_CHANGEABLE = ("state", "muted_until", "muted_until_count", "assignee", "note", "runbook_url")
-# What a change of the state writes, and its undoing gives back.
+UNDONE = "Undone: as it was before."  # reason of an undo
+_CHANGEABLE = (
+    "state",
+    "muted_until",
+    "muted_until_count",
+    "assignee",
+    "note",
+    "runbook_url",
+    "issue_url",
+    "dependency",
+)
+# Columns of a state change, which its undo restores.
 _STATE = (
     "state", "state_by", "state_since", "regressed_after", "resolved_at", "muted_until", "muted_until_count", "mute_ended",
 )  # fmt: skip
-_COLUMNS = (*_STATE, "assignee_id", "note", "runbook_url")
+_TEXTS = ("note", "runbook_url", "issue_url", "dependency")
+_COLUMNS = (*_STATE, "assignee_id", *_TEXTS)
 _TIMES = ("state_since", "resolved_at", "muted_until")
-_WORDS = ("state", "state_by", "regressed_after", "mute_ended", "note", "runbook_url")  # empty, never null
-_MOST_UNDONE = 50_000  # rows of the audit: one a group and source
-PER_TRANSACTION = 100  # groups: on SQLite nobody else writes meanwhile
+_WORDS = ("state", "state_by", "regressed_after", "mute_ended", *_TEXTS)  # empty, never null
+_MOST_UNDONE = 50_000  # audit rows: one per group and source
+PER_TRANSACTION = 100  # groups: SQLite allows no other writer meanwhile
+_LONGEST_URL = 500
 _is_url = URLValidator(schemes=["http", "https"])  # it becomes a link: no javascript: address
 
 
@@ -51,25 +64,25 @@ class Changed:
     """Groups actually changed; `receipt` undoes it."""
 
     fingerprints: list[str] = field(default_factory=list)
-    unchanged: int = 0  # that were so already
-    refused: list[str] = field(default_factory=list)  # where the viewer is not operator of every source
-    missing: int = 0  # that are not there, or that the viewer may not see
+    unchanged: int = 0  # groups that already had these values
+    refused: list[str] = field(default_factory=list)  # groups of which the viewer is not operator of every source
+    missing: int = 0  # groups that do not exist, or that the viewer may not see
     receipt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
     fingerprints: list[str]
-    changed_since: list[str]  # left as they are: somebody, or the engine, changed them after the act
+    changed_since: list[str]  # unchanged: an operator, or the engine, changed them after the act
 
 
 def change(
     viewer: Viewer, group: Group, changes: dict[str, Any], *, reason: str = "", now: datetime | None = None
 ) -> Changed:
-    """Change one group: state, muted_until, muted_until_count, assignee (a user's name, "" for none), note,
-    runbook_url.
+    """Change one group: state, muted_until, muted_until_count, assignee, note, runbook_url, issue_url, dependency.
 
-    `muted_until_count`: the number of failed attempts from now. Takes the role operator on every source in which the
+    `assignee`: a user's name, "" for none. `dependency`: "none" for no dependency, "" to derive it.
+    `muted_until_count`: the number of failed attempts from now. Requires the role operator on every source in which the
     group has failures. Raises Refused.
     """
     now = now or timezone.now()
@@ -90,7 +103,7 @@ def change_many(
 ) -> Changed:
     """Make the same change to each of up to MOST_AT_ONCE groups; those without the right are excluded and returned.
 
-    Raises Refused if nothing could be done at all.
+    Raises Refused if nothing could be changed.
     """
     now = now or timezone.now()
     _writable()
@@ -125,7 +138,7 @@ def change_many(
 
 
 def undo(viewer: Viewer, receipt: str) -> Undone:
-    """Give each group of an act of this viewer its values from before, unless it was changed since. Raises Refused."""
+    """Restore the previous values of each group of this viewer's act, unless it was changed since. Raises Refused."""
     _writable()
     before, after, previous = _read_act(viewer, receipt)
     by_group = dict(Group.objects.filter(fingerprint__in=before).values_list("fingerprint", "pk"))
@@ -146,7 +159,7 @@ def undo(viewer: Viewer, receipt: str) -> Undone:
                 name = group.fingerprint
                 _restore(group, before[name], users)
                 entries += _entries(group, sources[group.pk], after[name], before[name], UNDONE, read, previous)
-            _save(back)
+            _save(back, representable(viewer.name)[:150])
             audit.record_all(viewer, ACT, entries)
         done += [group.fingerprint for group in back]
     return Undone(done, sorted(set(before) - set(done)))
@@ -166,14 +179,14 @@ def undoable(viewer: Viewer, receipt: str) -> int:
 
 
 def receipt_of(events: Iterable[tuple[int, datetime]]) -> str:
-    """The receipt of a change, from the numbers and times of its rows in the audit."""
+    """Return the receipt of a change, from the numbers and times of its audit rows."""
     parts: dict[datetime, list[int]] = defaultdict(list)
     for pk, at in events:
         parts[at].append(pk)
     return ",".join(f"{min(pks)}-{max(pks)}" for _, pks in sorted(parts.items()))
 
 
-# -- who may ----------------------------------------------------------------------------------------------------
+# -- rights -----------------------------------------------------------------------------------------------------
 
 
 def _writable() -> None:
@@ -182,7 +195,7 @@ def _writable() -> None:
 
 
 def _sources(groups: Iterable[int]) -> dict[int, list[str]]:
-    """group -> the sources in which it has failures."""
+    """Return group -> the sources in which it has failures."""
     by_group = (
         FailureCount.objects.filter(group_id__in=list(groups), count__gt=0).values_list("group_id", "source").distinct()
     )
@@ -193,7 +206,7 @@ def _sources(groups: Iterable[int]) -> dict[int, list[str]]:
 
 
 def _not_operator_of(viewer: Viewer, sources: Iterable[str]) -> str:
-    """The first source where the viewer is not operator; empty where they are of all."""
+    """Return the first source of which the viewer is not operator; empty if there is none."""
     return next((source for source in sources if not viewer.may(OPERATOR, source)), "")
 
 
@@ -205,11 +218,11 @@ def _why_refused(viewer: Viewer, source: str) -> str:
 _NOT_OPERATOR = "The group has failures in {seen}, where you need the role operator. Nothing was changed."
 
 
-# -- what to write ----------------------------------------------------------------------------------------------
+# -- values -----------------------------------------------------------------------------------------------------
 
 
 def _values(changes: dict[str, Any], now: datetime) -> dict[str, Any]:
-    """The columns to write; `muted_until_count` still counted from now."""
+    """Return the columns to write; `muted_until_count` still counted from now."""
     values: dict[str, Any] = {}
     state = changes.get("state")
     if state is not None:
@@ -231,8 +244,11 @@ def _values(changes: dict[str, Any], now: datetime) -> dict[str, Any]:
         values["assignee"] = _user(changes["assignee"])
     if (note := changes.get("note")) is not None:
         values["note"] = representable(note)
-    if (address := changes.get("runbook_url")) is not None:
-        values["runbook_url"] = _address(address)
+    for name in ("runbook_url", "issue_url"):
+        if (address := changes.get(name)) is not None:
+            values[name] = _address(name, address)
+    if (dependency := changes.get("dependency")) is not None:
+        values["dependency"] = _dependency(dependency)
     if not values:
         raise Refused("invalid", f"Nothing to change: pass one of {', '.join(_CHANGEABLE)}.")
     return values
@@ -262,15 +278,29 @@ def _user(name: str | None) -> Any:
     return found
 
 
-def _address(address: str) -> str:
+def _address(name: str, address: str) -> str:
+    if len(address) > _LONGEST_URL:
+        raise Refused("invalid", f"The URL must have at most {_LONGEST_URL} characters. Nothing was changed.", name)
     try:
         if address:
             _is_url(address)
     except ValidationError as error:
-        raise Refused(
-            "invalid", "The URL must start with http or https. Nothing was changed.", "runbook_url"
-        ) from error
+        raise Refused("invalid", "The URL must start with http or https. Nothing was changed.", name) from error
     return address
+
+
+def _dependency(name: str) -> str:
+    if not name.strip():
+        return ""
+    valid = valid_name(name)
+    if not valid or valid in (SEVERAL, OTHER):
+        raise Refused(
+            "invalid",
+            "A dependency's name has up to 120 letters, digits and . : - _ @, begins with a letter or digit, and is not "
+            f"{SEVERAL} or {OTHER}. Nothing was changed.",
+            "dependency",
+        )
+    return valid
 
 
 # -- writing ----------------------------------------------------------------------------------------------------
@@ -298,7 +328,7 @@ def _write(viewer: Viewer, sources: dict[int, list[str]], values: dict[str, Any]
                 changed.append(group)
                 is_now = _plain(group, new)
                 entries += _entries(group, sources[group.pk], was, is_now, reason, read)
-            _save(changed)
+            _save(changed, by)
             events = audit.record_all(viewer, ACT, entries)
         done += [group.fingerprint for group in changed]
         if events:
@@ -307,7 +337,7 @@ def _write(viewer: Viewer, sources: dict[int, list[str]], values: dict[str, Any]
 
 
 def _new(group: Group, values: dict[str, Any], by: str) -> dict[str, Any]:
-    """Return what these values change of the group; without a state that it has already."""
+    """Return the values that differ from the group's; without a state that it already has."""
     new = dict(values)
     if "state" in new:
         new["state_by"] = by
@@ -319,24 +349,21 @@ def _new(group: Group, values: dict[str, Any], by: str) -> dict[str, Any]:
                 del new[name]
     if "assignee" in new and (new["assignee"].pk if new["assignee"] else None) == group.assignee_id:
         del new["assignee"]
-    return {
-        name: value
-        for name, value in new.items()
-        if name not in ("note", "runbook_url") or value != getattr(group, name)
-    }
+    return {name: value for name, value in new.items() if name not in _TEXTS or value != getattr(group, name)}
 
 
 def _locked(pks: Sequence[int]) -> list[Group]:
-    """In one order for all, as ingest locks them."""
+    """Return the groups, locked in the order in which ingest locks them."""
     rows = Group.objects.filter(pk__in=pks).select_related("assignee").order_by("pk")
     if connection.features.has_select_for_update:
         rows = rows.select_for_update(of=("self",), no_key=True)
     return list(rows)
 
 
-def _save(groups: Sequence[Group]) -> None:
+def _save(groups: Sequence[Group], by: str) -> None:
     rows = [(*(getattr(group, name) for name in _COLUMNS), group.pk) for group in groups]
     statements.update(Group, _COLUMNS, rows)
+    dependencies.apply_set(groups, by)
 
 
 def _entries(
@@ -348,10 +375,11 @@ def _entries(
     read: dict[tuple[int, str], Group],
     restored: dict[tuple[str, str], dict[str, Any]] | None = None,
 ) -> list[audit.Entry]:
-    """One for each source, so that the admin of each sees what was done with its failures.
+    """Return one entry per source, so that each admin sees what was done with the source's failures.
 
-    What was there before is in the entries of the sources whose viewers could read it (`read`), and so is what undoing
-    brings back (`restored`: as it was in the entries of the act). What none could read is in an entry of every source.
+    The former values are in the entries of the sources whose viewers could read them (`read`), and so are the values
+    that an undo restores (`restored`: from the entries of the act). Values that no single source's viewers could read
+    are in every entry.
     """
     name = f"group:{group.fingerprint}"
     entries = []
@@ -372,7 +400,7 @@ def _entries(
 
 
 def _read_by_source(groups: Sequence[Group], sources: dict[int, list[str]]) -> dict[tuple[int, str], Group]:
-    """(group, source) -> the group as viewers of this source alone read it; for groups that are not of one source only."""
+    """Return (group, source) -> the group as viewers of this source alone read it; only groups of several sources."""
     found: dict[tuple[int, str], Group] = {}
     for source in sorted({source for group in groups for source in sources[group.pk]}):
         seen = group_sight.viewer_of_sources([source])
@@ -386,11 +414,11 @@ def _parts(pks: Sequence[int]) -> Iterable[Sequence[int]]:
     return (pks[start : start + PER_TRANSACTION] for start in range(0, len(pks), PER_TRANSACTION))
 
 
-# -- as it is told in the audit, and read from there ------------------------------------------------------------
+# -- values in the audit ----------------------------------------------------------------------------------------
 
 
 def _plain(group: Group, names: Iterable[str]) -> dict[str, Any]:
-    """Return these values of the group as JSON; of its state only those that are not empty."""
+    """Return these values of the group as JSON; only the non-empty ones of its state."""
     names = set(names)
     previous: dict[str, Any] = {}
     if "state" in names:
@@ -399,11 +427,11 @@ def _plain(group: Group, names: Iterable[str]) -> dict[str, Any]:
         previous |= {name: value for name, value in by_group.items() if value not in (None, "")}
     if "assignee" in names:
         previous["assignee"] = group.assignee.get_username() if group.assignee else None
-    return previous | {name: getattr(group, name) for name in ("note", "runbook_url") if name in names}
+    return previous | {name: getattr(group, name) for name in _TEXTS if name in names}
 
 
 def _restore(group: Group, previous: dict[str, Any], users: dict[str, Any]) -> None:
-    names = [name for name in ("note", "runbook_url") if name in previous] + list(_STATE if "state" in previous else ())
+    names = [name for name in _TEXTS if name in previous] + list(_STATE if "state" in previous else ())
     for name in names:
         value = previous.get(name, "" if name in _WORDS else None)
         setattr(group, name, datetime.fromisoformat(value) if name in _TIMES and value else value)
@@ -422,7 +450,7 @@ def _read_act(
 ) -> tuple[_ByFingerprint, _ByFingerprint, dict[tuple[str, str], dict[str, Any]]]:
     """Return the values of each group before and after the act of this receipt, and the former by source.
 
-    Only acts of the viewer can be undone.
+    Only the viewer's own acts can be undone.
     """
     gone = Refused("invalid", "Nothing left to undo. Nothing was changed.", "receipt")
     if not _RECEIPT.fullmatch(receipt):

@@ -11,14 +11,14 @@ from django.db import connection
 from jobs_admin.core import query as language
 from jobs_admin.core.refused import NotFound
 from jobs_admin.db import statements
-from jobs_admin.groups import group_numbers
+from jobs_admin.groups import dependencies, group_numbers
 from jobs_admin.models import Failure, Group, Release
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.group import TAKEN_IN
 from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
 
-SAMPLE = 500  # the newest open failures of a group, that tenants, releases and hosts are counted over
+SAMPLE = 500  # latest open failures of a group, over which tenants, releases and hosts are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +28,25 @@ class GroupDetail:
     is_partial: bool
     dead: int
     jobs_by_state: dict[str, int]
-    share_of_dead: float  # 0 to 1, of all dead that the viewer may see
+    share_of_dead: float  # 0 to 1, of all dead jobs that the viewer may see
     per_minute: float | None
-    trend: list[int]  # failed attempts in each of the last 24 hours, the oldest first; empty where it is partial
-    is_open: bool  # has jobs in the default states: then only they are counted below, else those in every state
-    queues: list[tuple[str, int]]  # value and jobs, the fullest first
+    trend: list[int]  # failed attempts in each of the last 24 hours, oldest first; empty if it is partial
+    is_open: bool  # has jobs in the default states: then only these are counted below, else those in every state
+    queues: list[tuple[str, int]]  # value and jobs, by size
     tasks: list[tuple[str, int]]
     sources: list[tuple[str, int]]
-    tenants: list[tuple[str, int]]  # these three: counted over `counted_over` jobs where that is not None
-    releases: list[tuple[str, int]]  # the first to appear first
+    tenants: list[tuple[str, int]]  # these three: counted over `counted_over` jobs unless that is None
+    releases: list[tuple[str, int]]  # in the order of their first report
     hosts: list[tuple[str, int]]
     counted_over: int | None
     representative: Failure | None
-    older: int | None  # the failures next to the representative, by arrival
+    older: int | None  # the failures before and after the representative, by arrival
     newer: int | None
+    dependencies: list[dependencies.Named]
 
 
 def group_named(viewer: Viewer, fingerprint: str) -> Group:
-    """The group of a fingerprint, or of one that it used to have. Raises NotFound, also for one out of sight."""
+    """Return the group with this present or former fingerprint. Raises NotFound, also if it is hidden."""
     found = _find_group(fingerprint)
     if found is None or not group_numbers.counters(viewer, [found.pk]):
         raise NotFound("Group not found, or not visible to you.")
@@ -62,9 +63,9 @@ def _find_group(fingerprint: str) -> Group | None:
 
 
 def group(viewer: Viewer, fingerprint: str, *, example: int | None = None, now: datetime | None = None) -> GroupDetail:
-    """All about one group. Raises NotFound, also for one that the viewer may not see.
+    """Return the details of one group. Raises NotFound, also if the viewer may not see it.
 
-    `example`: the failure of it to stand for it, where it is one that the viewer may see.
+    `example`: the failure to represent it, if the viewer may see that failure.
     """
     now = now or datetime.now(UTC)
     found = _find_group(fingerprint)
@@ -103,20 +104,19 @@ def group(viewer: Viewer, fingerprint: str, *, example: int | None = None, now: 
         representative=shown,
         older=older,
         newer=newer,
+        dependencies=dependencies.of_groups(viewer, [found.pk]).get(found.pk, []),
     )
 
 
 def count(viewer: Viewer, found: Group) -> tuple[int, bool]:
-    """Return how often it failed; of a partial group, the number of its jobs that the viewer may see, and that it is
-    partial.
-    """
+    """Return how often it failed; for a partial group, the number of its visible jobs, and that it is partial."""
     if not group_sight.is_partial(viewer, found):
         return found.count, False
     return sum(group_numbers.totals(group_numbers.counters(viewer, [found.pk]), "state").values()), True
 
 
 def _spread(viewer: Viewer, found: Group, states: Sequence[str]) -> tuple[int, dict[str, dict[str, int]]]:
-    """Return how many of the latest were read, one more than SAMPLE if there are more; field -> value -> count."""
+    """Return the number of latest failures read, at most SAMPLE + 1, and field -> value -> count."""
     names = ("tenant", "release", "host")
     spread: dict[str, dict[str, int]] = {name: {} for name in names}
     latest = _union(viewer, found, states, limit=SAMPLE + 1)
@@ -144,9 +144,9 @@ def _spread(viewer: Viewer, found: Group, states: Sequence[str]) -> tuple[int, d
 def _union(
     viewer: Viewer, found: Group, states: Sequence[str], *, limit: int, beyond: str = "", than: int = 0
 ) -> tuple[str, list[object]] | None:
-    """Return the statement for ids of failures of the group, latest first: one slice a state, each from its index.
+    """Return the statement for ids of failures of the group, latest first: one slice per state, each from its index.
 
-    `beyond`: `<` for those that came before the failure `than`, `>` for those after it, the nearest first.
+    `beyond`: `<` for those that arrived before the failure `than`, `>` for those after it, the nearest first.
     """
     sources = viewer.sources()
     if not states or sources == []:
@@ -172,8 +172,11 @@ def _first(statement: tuple[str, list[object]] | None) -> int | None:
 
 
 def _neighbours(viewer: Viewer, found: Group, pk: int, states: Sequence[str]) -> tuple[int | None, int | None]:
-    older = _first(_union(viewer, found, states, limit=1, beyond="<", than=pk))
-    return older, _first(_union(viewer, found, states, limit=1, beyond=">", than=pk))
+    older, newer = (_union(viewer, found, states, limit=1, beyond=side, than=pk) for side in "<>")
+    if older is None or newer is None:
+        return None, None
+    sql, values = f"SELECT ({older[0]}), ({newer[0]})", [*older[1], *newer[1]]
+    return statements.fetch_rows(sql, values)[0]
 
 
 def _representative(viewer: Viewer, found: Group, example: int | None, states: Sequence[str]) -> Failure | None:
@@ -190,7 +193,7 @@ def _representative(viewer: Viewer, found: Group, example: int | None, states: S
 
 
 def _by_appearance(counted: dict[str, int], sources: Sequence[str]) -> list[tuple[str, int]]:
-    """Releases, the first that was heard of first."""
+    """Return releases in the order of their first report."""
     known = Release.objects.filter(version__in=list(counted), source__in=sources) if counted else ()
     first: dict[str, datetime] = {}
     for release in known:

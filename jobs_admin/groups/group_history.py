@@ -12,26 +12,26 @@ from django.db.models import Exists, OuterRef, Q
 from jobs_admin.models import AuditEvent, Failure, FailureCount, Group, GroupAlias, GroupRule, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.group import IS_TAKEN_IN
-from jobs_admin.rights import group_sight
+from jobs_admin.rights import group_sight, replay_sight
 from jobs_admin.search import scope as scopes
 
 MOST_EVENTS = 30
 MOST_ALIKE = 8
-MOST_PARTS = 50  # of a group that was split, the latest
-MOST_RULES = 500  # the newest that are looked through
-SAMPLE = 200  # the newest failures of each state that replays are looked up for
+MOST_PARTS = 50  # latest parts of a group that was split
+MOST_RULES = 500  # latest rules that are searched
+SAMPLE = 200  # latest failures of each state, whose replays are read
 _ACTED_ON = ("dead", "replaying", "recovered", "retrying", "quarantined")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     at: datetime
-    kind: str  # seen, state, assignee, note, runbook_url, regressed, replay, rule
+    kind: str  # seen, state, assignee, note, runbook_url, issue_url, dependency, regressed, replay, rule
     who: str = ""  # empty for the engine
-    what: str = ""  # the new state, assignee … ; of a rule: rule.save, rule.withdraw
+    what: str = ""  # the new state, assignee … ; for a rule: rule.save, rule.withdraw
     why: str = ""
     replay: Replay | None = None
-    details: dict[str, Any] | None = None  # of the state after it, by the audit; of a rule: its content
+    details: dict[str, Any] | None = None  # of the new state, from the audit; for a rule: its content
 
 
 def read_history(viewer: Viewer, group: Group) -> tuple[list[Event], bool]:
@@ -41,7 +41,7 @@ def read_history(viewer: Viewer, group: Group) -> tuple[list[Event], bool]:
     if group.state == "regressed" and group.state_since:
         events.append(Event(group.state_since, "regressed", what=group.regressed_after))
     events.append(Event(group.first_seen, "seen", what=group.first_release))
-    if is_partial:  # what it came back after at an earlier time may be of a source out of sight
+    if is_partial:  # an earlier regression may concern a hidden source
         events = [
             replace(one, what="") if one.kind == "regressed" and one.what != group.regressed_after else one
             for one in events
@@ -51,7 +51,7 @@ def read_history(viewer: Viewer, group: Group) -> tuple[list[Event], bool]:
 
 
 def parts_of(viewer: Viewer, fingerprint: str) -> tuple[str, list[str]] | None:
-    """By what a group was split that is empty since, and the groups that its failures went to, as far as is known."""
+    """Return how a group that is now empty was split, and the groups that its failures moved to, as far as known."""
     if "\0" in fingerprint:
         return None
     named = Q(group__fingerprint=fingerprint) | Q(group__aliases__fingerprint=fingerprint)
@@ -69,7 +69,7 @@ def parts_of(viewer: Viewer, fingerprint: str) -> tuple[str, list[str]] | None:
 
 
 def find_similar(viewer: Viewer, group: Group) -> list[tuple[Group, str]]:
-    """Other groups of the same place or type, the latest first, and which of both: `place`, `type`."""
+    """Return other groups of the same place or type, latest first, with the common property: `place`, `type`."""
     seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
     same = Q(error_type=group.error_type)
     if group.culprit:
@@ -81,7 +81,10 @@ def find_similar(viewer: Viewer, group: Group) -> list[tuple[Group, str]]:
 
 
 def _changes(viewer: Viewer, group: Group) -> list[Event]:
-    """Return the audited changes, of the sources that the viewer sees. An act has a row a source, and is one event."""
+    """Return the audited changes, of the sources that the viewer sees.
+
+    An act has a row per source, and is one event.
+    """
     rows = AuditEvent.objects.filter(object__in=[f"group:{name}" for name in _names(group)], allowed=True)
     rows = rows.filter(scopes.visible(viewer))
     found: list[Event] = []
@@ -90,13 +93,13 @@ def _changes(viewer: Viewer, group: Group) -> list[Event]:
     ):
         before: dict[str, Any] = {}
         after: dict[str, Any] = {}
-        for row in same:  # each source is told what its viewers may read
+        for row in same:  # each source's row has what its viewers may read
             before |= row.before or {}
             after |= row.after or {}
         name = "" if who == "redrive" else who
         if act != "group.change":
             continue
-        for topic in ("state", "assignee", "note", "runbook_url"):
+        for topic in ("state", "assignee", "note", "runbook_url", "issue_url", "dependency"):
             if topic in after:
                 found.append(Event(at, topic, name, str(after[topic] or ""), row.reason, details=after))
         came_back = before.get("state_since") if before.get("state") == "regressed" else None
@@ -108,12 +111,12 @@ def _changes(viewer: Viewer, group: Group) -> list[Event]:
 
 
 def _names(group: Group) -> set[str]:
-    """Return all its names, those of merged groups included: audit rows have the name of their time."""
+    """Return all its names, including those of merged groups: audit rows have the name at their time."""
     return {group.fingerprint, *GroupAlias.objects.filter(group=group).values_list("fingerprint", flat=True)}
 
 
 def rules(viewer: Viewer, group: Group) -> list[Event]:
-    """The rules that made it what it is: who put them in force and who took them back."""
+    """Return the grouping rules that affected it: who put them in force and who withdrew them."""
     names = _names(group)
     concerned = {}
     columns = ("pk", "kind", "group_id", "others", "by", "frame", "before__moved")
@@ -125,7 +128,7 @@ def rules(viewer: Viewer, group: Group) -> list[Event]:
     rows = AuditEvent.objects.filter(object__in=concerned, allowed=True, act__in=("rule.save", "rule.withdraw"))
     rows = rows.filter(scopes.visible(viewer))
     found: dict[tuple[str, str], Event] = {}
-    for row in rows.order_by("-id")[: MOST_EVENTS * 4] if concerned else ():  # an act has a row a source
+    for row in rows.order_by("-id")[: MOST_EVENTS * 4] if concerned else ():  # an act has a row per source
         event = Event(row.at, "rule", row.actor, row.act, row.reason, details=concerned[row.object])
         found.setdefault((row.object, row.act), event)
     return list(found.values())
@@ -146,5 +149,5 @@ def _replays(viewer: Viewer, group: Group) -> list[Event]:
         ids += latest.values_list("pk", flat=True)[:SAMPLE]
     replays = ReplayItem.objects.filter(failure_id__in=ids).order_by().values("replay_id").distinct()
     found = list(Replay.objects.filter(pk__in=replays).order_by("-pk")[:MOST_EVENTS])
-    scopes.restrict_replays(viewer, found)
+    replay_sight.restrict(viewer, found)
     return [Event(one.started_at or one.created_at, "replay", one.actor, one.state, one.reason, one) for one in found]

@@ -1,7 +1,7 @@
-"""Counts of groups, of the sources that a viewer sees: jobs by state, attempts over time. No failure is read.
+"""Counts of groups, for the sources that a viewer sees: jobs by state, attempts over time. No failure is read.
 
-Attempts are counted per group, not per source: they are omitted for a group that also has failures of sources out of
-sight (`partial`).
+Attempts are counted per group, not per source: they are omitted for a group that also has failures of hidden sources
+(`partial`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobs_admin.models.counter import HOUR, MINUTE
 from jobs_admin.queues import rates
 from jobs_admin.rights import group_sight
 
-# These are asked for by every page, as they stand here: Django's building of a statement costs more than its answer.
+# Every page runs these statements. Raw SQL, because building them in Django takes longer than running them.
 COUNTS = FailureCount._meta.db_table
 
 
@@ -71,13 +71,13 @@ def ranked(totals: dict[str, int]) -> list[tuple[str, int]]:
 def over_time(pks: list[int], now: datetime) -> tuple[dict[int, float], dict[int, list[int]]]:
     """Return, for each group, failed attempts per minute now, and in each of the last 24 hours, oldest first.
 
-    Now is the last full minutes and the present one; the last hour is the present one.
+    Now is the last full minutes and the current one; the last hour is the current one.
     """
     per_minute, trends = dict.fromkeys(pks, 0.0), {pk: [0] * 24 for pk in pks}
     if not pks:
         return per_minute, trends
     first = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=23)
-    # Reckoned in the database: to read a thousand times of a page's groups takes longer than all else of it.
+    # Computed in the database: reading a thousand times of a page's groups takes longer than the rest of the page.
     epoch = (
         "CAST(strftime('%%s', at) AS INTEGER)" if connection.vendor == "sqlite" else "EXTRACT(EPOCH FROM at)::bigint"
     )
@@ -99,7 +99,7 @@ def over_time(pks: list[int], now: datetime) -> tuple[dict[int, float], dict[int
 
 
 def per_minute(pks: list[int], now: datetime) -> dict[int, float]:
-    """Return, for each group, failed attempts per minute now: the last full minutes and the present one."""
+    """Return, for each group, failed attempts per minute now: the last full minutes and the current one."""
     rows = (
         _count_attempts(pks, MINUTE, rates.window_start(now))
         .values_list("group")
@@ -110,12 +110,12 @@ def per_minute(pks: list[int], now: datetime) -> dict[int, float]:
 
 
 def _stored(at: datetime) -> object:
-    """A time as the database takes it, where Django's conversion is not asked for."""
+    """Return a time in the database's format, for SQL that Django does not convert."""
     return connection.ops.adapt_datetimefield_value(at) if connection.vendor == "sqlite" else at
 
 
 def days(viewer: Viewer, found: Group, *, now: datetime | None = None, days: int = 30) -> list[int]:
-    """Failed attempts in each of the last days (UTC), the oldest first; the last is the day that runs."""
+    """Return the failed attempts in each of the last days (UTC), oldest first; the last is the current day."""
     now = now or datetime.now(UTC)
     if group_sight.is_partial(viewer, found):
         return []
@@ -134,7 +134,7 @@ def _count_attempts(pks: list[int], step: int, since: datetime):
 
 
 def of_sources(sources: Sequence[str] | None) -> str:
-    """The condition for rows of these sources, which are its parameters; for all where it is None."""
+    """Return the condition for rows of these sources, which are its parameters; for all if it is None."""
     return "" if sources is None else f"AND source IN ({marks(sources)})"
 
 

@@ -1,5 +1,6 @@
-"""Grouping rules by operators: merge these groups, split this one, ignore that frame. Previewed, then saved or
-withdrawn.
+"""Grouping rules by operators: merge these groups, split this one, ignore that frame.
+
+Previewed, then saved or withdrawn.
 
 A rule applies to failures that arrive after it is saved; earlier ones are moved by the step `regroup` of `watch`
 (jobs_admin/groups/regrouping.py), in small transactions, and the rule has its progress.
@@ -13,67 +14,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import IntegrityError, OperationalError, transaction
-from django.db.models import Exists, Max, OuterRef, QuerySet, Sum
+from django.db.models import Exists, Max, OuterRef, QuerySet
 from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.core import fingerprint as prints
-from jobs_admin.core.fingerprint import Rules, Split, apart, fingerprint
+from jobs_admin.core.fingerprint import Rules, Split, apart
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.core.trace_path import ignores
 from jobs_admin.db import audit, grouping_rules
 from jobs_admin.db.authorizing import refuse
-from jobs_admin.groups import group_places, groups_aside, merged_counts
+from jobs_admin.db.grouping_rules import facts_of, printed
+from jobs_admin.groups import merging
+from jobs_admin.groups.rule_previews import Draft, Preview, build_preview
 from jobs_admin.ingest.group_sightings import Part, write_parts
-from jobs_admin.models import Attempt, Failure, FailureCount, Group, GroupAlias, GroupRule, GroupSource
+from jobs_admin.models import Failure, FailureCount, Group, GroupAlias, GroupRule, GroupSource
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, VIEWER, Viewer
-from jobs_admin.models.group import IS_TAKEN_IN, TAKEN_IN
-from jobs_admin.models.group_rule import GroupRuleKind
+from jobs_admin.models.group import TAKEN_IN, GroupRuleKind
 from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
 
 MOST_MERGED = 50  # groups in one rule
-SAMPLED_FAILURES = 2_000  # of a group that is split, the newest
-SAMPLED_GROUPS = 300  # for a frame to ignore, the latest
-SHOWN = 20  # groups that a preview lists
-SAMPLE = 3  # failures of each
-# What a group has of people: taken away by a merge, given back when the merge is taken back.
+# Columns of a group that operators set: cleared by a merge, restored when the merge is withdrawn.
 STORED_FIELDS = (
     "fingerprint", "error_type", "message", "culprit", "state", "state_by", "state_since", "regressed_after",
-    "mute_ended", "resolved_at", "muted_until", "muted_until_count", "assignee_id", "note", "runbook_url", "first_seen",
-    "first_release", "last_seen",
+    "mute_ended", "resolved_at", "muted_until", "muted_until_count", "assignee_id", "note", "runbook_url", "issue_url",
+    "first_seen", "first_release", "last_seen",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Becoming:
-    """Failures of one group, and the group that they will be in."""
-
-    fingerprint: str
-    title: str
-    becomes: str  # its fingerprint; may be that of a group that is there already
-    becomes_title: str
-    is_new: bool  # no such group yet
-    failures: int  # of those that were looked at; all of them where `Preview.is_partial` is not set
-    sample: tuple[int, ...]  # ids of the newest of them
-    place: str = ""  # where these fail, and in which tasks: two groups may have one title
-    becomes_place: str = ""
-    becomes_holds: int | None = None  # failures that are in that group already, where that is known
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    kind: str
-    rows: tuple[Becoming, ...]  # the largest first, at most SHOWN
-    more: int  # rows that are not listed
-    looked_at: int  # failures, or for a frame to ignore: groups
-    of: int  # how many there are
-    sentence: str  # what will happen, in words
-
-    @property
-    def is_partial(self) -> bool:
-        return self.looked_at < self.of
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +50,26 @@ class Row:
 
     rule: GroupRule
     summary: str  # `merge 3 groups into ConnectionError: …`
-    progress: float  # 0 to 1, of the failures that are known; 1 when it is applied
+    progress: float  # 0 to 1, of the known failures; 1 when it is applied
     may_withdraw: bool
-    merged: tuple[str, ...] = ()  # of a merge: the groups that it took in; for who sees every source of the rule
+    merged: tuple[str, ...] = ()  # for a merge: the groups that it merged; for viewers of every source of the rule
 
 
 def preview(viewer: Viewer, kind: str, *, groups: Sequence[str] = (), by: str = "", frame: str = "") -> Preview:
     """Return which groups would become which. Changes nothing. Raises Refused for a rule that could not be saved.
 
-    merge: `groups`, the first takes the others in. split: one group, `by` one of core.fingerprint.SPLITS. ignore:
-    `frame`, a glob over `file in function`. Takes the role that saving takes: it shows all those groups.
+    merge: the first of `groups` receives the others. split: one group, `by` one of core.fingerprint.SPLITS. ignore:
+    `frame`, a glob over `file in function`. Requires the same role as saving, because it shows all those groups.
     """
     draft = _draft(viewer, kind, groups, by, frame)
     _may(viewer, "rule.preview", draft)
-    return _preview(draft)
+    return build_preview(draft)
 
 
 def save(
     viewer: Viewer, kind: str, *, groups: Sequence[str] = (), by: str = "", frame: str = "", note: str = ""
 ) -> GroupRule:
-    """Put the rule in force. Takes the role operator on every source of the groups it is about. Raises Refused."""
+    """Put the rule in force. Requires the role operator on every source of its groups. Raises Refused."""
     if config.is_read_only():
         raise Refused("read_only", config.READ_ONLY)
     draft = _draft(viewer, kind, groups, by, frame)
@@ -135,14 +103,14 @@ def save(
 
 
 def _is_deadlock(error: OperationalError) -> bool:
-    """Return whether PostgreSQL ended the transaction, because two acts waited for each other: nothing of it was done."""
+    """Return whether PostgreSQL ended the transaction because of a deadlock between two acts: nothing was written."""
     return getattr(error.__cause__, "sqlstate", "") in ("40P01", "40001")
 
 
 def withdraw(viewer: Viewer, rule: GroupRule) -> GroupRule:
-    """Take a rule back: groups that it took away come back with their state and note, and their failures follow.
+    """Withdraw a rule: groups that it merged return with their state and note, and their failures follow.
 
-    Takes the same role as saving it. Raises Refused.
+    Requires the same role as saving it. Raises Refused.
     """
     if config.is_read_only():
         raise Refused("read_only", config.READ_ONLY)
@@ -168,12 +136,12 @@ def withdraw(viewer: Viewer, rule: GroupRule) -> GroupRule:
 
 
 def listing(viewer: Viewer) -> list[Row]:
-    """Return the rules about groups of which the viewer may see something, those in force first, latest first."""
+    """Return the rules about groups visible to the viewer, those in force first, latest first."""
     return _rows(viewer, GroupRule.objects.select_related("group").order_by("is_withdrawn", "-pk")[:500])
 
 
 def row(viewer: Viewer, pk: int) -> Row | None:
-    """One rule as the list has it; None where the viewer sees none of this number."""
+    """Return one rule as in the list; None if the viewer sees none with this number."""
     return next(iter(_rows(viewer, GroupRule.objects.select_related("group").filter(pk=pk))), None)
 
 
@@ -205,31 +173,22 @@ def _rows(viewer: Viewer, found: Iterable[GroupRule]) -> list[Row]:
     return rows
 
 
-# -- what is asked for ------------------------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    kind: str
-    groups: list[Group]
-    by: str
-    frame: str
-    sources: list[str]  # of what is or was in the groups that it is about
-
-
-def _draft(viewer: Viewer, kind: str, names: Sequence[str], by: str, frame: str) -> _Draft:
+def _draft(viewer: Viewer, kind: str, names: Sequence[str], by: str, frame: str) -> Draft:
     if kind not in GroupRuleKind.values:
         raise Refused(
             "invalid", f"The rule must be one of {', '.join(GroupRuleKind.values)}. Nothing was changed.", "kind"
         )
     if kind == GroupRuleKind.IGNORE:
-        return _Draft(kind, [], "", _frame(frame), _every_source())
+        return Draft(kind, [], "", _frame(frame), _every_source())
     groups = _groups(viewer, names)
     if kind == GroupRuleKind.SPLIT:
         _splittable(groups, by)
-        return _Draft(kind, groups, by, "", _sources(groups))
+        return Draft(kind, groups, by, "", _sources(groups))
     _mergeable(groups)
-    return _Draft(kind, groups, "", "", _sources(groups))
+    return Draft(kind, groups, "", "", _sources(groups))
 
 
 def _frame(frame: str) -> str:
@@ -244,7 +203,7 @@ def _frame(frame: str) -> str:
     return text
 
 
-# Frames that no sensible pattern has in common.
+# Frames that no sensible pattern matches together.
 _ANYWHERE = ("a/b.py in c", "shop/tasks.py in charge", "x.py in <module>", "src/deep_er/z9.py in Q")
 
 
@@ -254,7 +213,7 @@ def _groups(viewer: Viewer, names: Sequence[str]) -> list[Group]:
         raise Refused("invalid", "Select the groups. Nothing was changed.", "groups")
     if len(wanted) > MOST_MERGED:
         raise Refused("invalid", f"A rule can merge at most {MOST_MERGED} groups. Nothing was changed.", "groups")
-    # What the viewer may not see is answered as what is not there.
+    # Hidden groups are answered like groups that do not exist.
     seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
     visible = Group.objects.filter(Exists(seen), fingerprint__in=wanted)
     found = {group.fingerprint: group for group in visible}
@@ -288,7 +247,7 @@ def _splittable(groups: list[Group], by: str) -> None:
 
 
 def _parting() -> list[GroupRule]:
-    """Return the withdrawn rules that still have failures and counts to return to the groups that they took in."""
+    """Return the withdrawn rules that still have failures and counts to return to the groups that they merged."""
     rules = GroupRule.objects.filter(is_withdrawn=True, is_applied=False)
     return list(rules.exclude(kind=GroupRuleKind.SPLIT).order_by("pk"))
 
@@ -304,9 +263,9 @@ def _is_parting(group: Group) -> bool:
 
 
 def _is_nested(rule: GroupRule, parting: Sequence[GroupRule]) -> bool:
-    """Return whether one of the withdrawn rules took in groups that this rule took in, alone or inside of others.
+    """Return whether one of the withdrawn rules merged groups that this rule merged, alone or inside others.
 
-    Both would be giving back the same failures and counts.
+    Both would return the same failures and counts.
     """
     mine = _taken_in_by(rule)
     return any(not mine.isdisjoint(_taken_in_by(other)) for other in parting if other.pk != rule.pk)
@@ -345,7 +304,8 @@ def _came_out_of_a_split(group: Group) -> bool:
 def _mergeable(groups: list[Group]) -> None:
     if len(groups) < 2:
         raise Refused("invalid", "Select at least two groups to merge. Nothing was changed.", "groups")
-    # What is split is not merged, nor are its parts: the one's end could not tell which failures are the other's.
+    # Neither a split group nor its parts can be merged: the end of one rule could not tell which failures belong to the
+    # other.
     existing = _split_of(groups)
     if existing is not None:
         message = f"One of these groups is split by {existing.by}. Nothing was changed. Withdraw that rule first."
@@ -358,14 +318,14 @@ def _mergeable(groups: list[Group]) -> None:
     if _splits_being_withdrawn().filter(group__in=groups).exists() or any(map(_is_returning_part, groups)):
         message = "A split of one of these groups is being withdrawn. Merge the groups afterwards."
         raise Refused("conflict", f"{message} Nothing was changed.", "groups")
-    # What a group counts is known again only when all that it had before the merge is returned.
+    # A group's counts are known again only after everything from before the merge is returned.
     if any(_is_parting(group) for group in groups):
         message = "A merge of one of these groups is being withdrawn. Merge the groups afterwards."
         raise Refused("conflict", f"{message} Nothing was changed.", "groups")
 
 
 def _split_of(groups: Iterable[Group]) -> GroupRule | None:
-    """The rule in force by which one of these groups is split."""
+    """Return the rule in force that splits one of these groups."""
     return GroupRule.objects.filter(is_withdrawn=False, kind=GroupRuleKind.SPLIT, group__in=groups).first()
 
 
@@ -383,9 +343,9 @@ def _sources_of(rule: GroupRule) -> list[str]:
 
 
 def _sources_of_each(rules: Sequence[GroupRule]) -> dict[int, list[str]]:
-    """Number of a rule -> the sources that it is about: what is in its groups, was once, or was when it was saved.
+    """Return rule number -> the sources of failures in its groups: now, formerly, or when it was saved.
 
-    What a rule was carried out on is somewhere else by then: who may see it and take it back must not hang on that.
+    A rule moves failures to other groups; this must not change who may see and withdraw it.
     """
     found: dict[int, set[str]] = {rule.pk: set(rule.before.get("sources", {}).get("of", ())) for rule in rules}
     named: dict[str, set[int]] = defaultdict(set)
@@ -394,7 +354,7 @@ def _sources_of_each(rules: Sequence[GroupRule]) -> dict[int, list[str]]:
         if rule.group_id is None:
             continue
         by_group[rule.group_id].add(rule.pk)
-        # Groups that are just being taken in, and parts that it has split off.
+        # Groups that are being merged, and parts that the rule has split off.
         parts = [*rule.before.get("moved", ()), *(n for to in rule.before.get("into", {}).values() for n in to)]
         for name in [f"{TAKEN_IN}{other}"[:40] for other in rule.others] + parts:
             named[name].add(rule.pk)
@@ -414,18 +374,18 @@ def _sources_of_each(rules: Sequence[GroupRule]) -> dict[int, list[str]]:
 
 
 def _some_of(items: list[Any]) -> Iterator[list[Any]]:
-    """As many at a time as a statement takes."""
+    """Yield batches that fit into one statement."""
     return (items[start : start + 5_000] for start in range(0, len(items), 5_000))
 
 
-def _may(viewer: Viewer, act: str, draft: _Draft) -> None:
-    # Named by their fingerprints: the refusal is read at a source that may know no more of them.
+def _may(viewer: Viewer, act: str, draft: Draft) -> None:
+    # By fingerprint: readers at a source may not be allowed to see more of them.
     names = " ".join(group.fingerprint for group in draft.groups) or draft.frame
     _may_on(viewer, act, draft.sources, f"{draft.kind} {names}")
 
 
 def _may_on(viewer: Viewer, act: str, sources: list[str], what: str) -> None:
-    # Where no source is known, it may have been any: that takes the role on all of them.
+    # Without a known source it may concern any, which requires the role on all of them.
     refused = [source for source in sources or [EVERY_SOURCE] if not viewer.may(OPERATOR, source)]
     if not refused:
         return
@@ -466,7 +426,7 @@ def _plain(rule: GroupRule) -> dict[str, Any]:
 def _take_in(target: Group, others: Sequence[Group]) -> dict[str, Any]:
     """Send later failures of the others to the target. Return the values that operators had set on them."""
     named = [target, *others]
-    # Locked in one order, whoever takes in whom: two merges at once wait for each other, and the second is refused.
+    # Locked in a fixed order: concurrent merges wait for each other, and the second is refused.
     rows = Group.objects.select_for_update(of=("self",)).filter(pk__in=[group.pk for group in named]).order_by("pk")
     existing = {row.pk: row for row in rows}
     for group in named:
@@ -479,17 +439,17 @@ def _take_in(target: Group, others: Sequence[Group]) -> dict[str, Any]:
 
 
 def take_in(target: Group, other: Group) -> dict[str, Any]:
-    """Name the other's successor, inside the caller's transaction: its failures follow bit by bit (regrouping)."""
+    """Name the other's successor, in the caller's transaction: its failures follow in small steps (regrouping)."""
     aliases = list(GroupAlias.objects.filter(group=other).values_list("fingerprint", flat=True))
     rules = list(GroupRule.objects.filter(group=other).values_list("pk", flat=True))
     stored = {name: _to_json(getattr(other, name)) for name in STORED_FIELDS} | {"aliases": aliases, "rules": rules}
     moving_in = list(Group.objects.filter(fingerprint__in=[f"{TAKEN_IN}{alias}"[:40] for alias in aliases]))
-    stored |= merged_counts.snapshot_counts(other, moving_in, timezone.now())
+    stored |= merging.snapshot_counts(other, moving_in, timezone.now())
     Group.objects.filter(pk=other.pk).update(fingerprint=f"{TAKEN_IN}{other.fingerprint}"[:40])
     GroupAlias.objects.filter(group=other).update(group=target)
     GroupRule.objects.filter(group=other).update(group=target)
     GroupAlias.objects.create(fingerprint=other.fingerprint, group=target)
-    groups_aside.follow(other.pk, target.pk)
+    merging.follow_exclusions(other.pk, target.pk)
     for one in (target, other):
         _write_missing_parts(one)
     write_parts(
@@ -500,7 +460,7 @@ def take_in(target: Group, other: Group) -> dict[str, Any]:
 
 
 def _write_missing_parts(group: Group) -> None:
-    """Write what each source has of a group that was not filed report by report."""
+    """Write the per-source parts of a group whose failures were not filed by reports."""
     if GroupSource.objects.filter(group=group).exists():
         return
     sources, own = (
@@ -522,11 +482,11 @@ def _write_missing_parts(group: Group) -> None:
     write_parts(parts)
 
 
-_HEIRLOOMS = {"note": "", "assignee_id": None, "runbook_url": ""}
+_HEIRLOOMS = {"note": "", "assignee_id": None, "runbook_url": "", "issue_url": ""}
 
 
 def inherit(target: int, other: dict[str, Any]) -> dict[str, Any]:
-    """Note, assignee and runbook of a group that was taken in, where the target has none: what it got."""
+    """Copy note, assignee, runbook and issue of a merged group to the target if it has none. Return what was copied."""
     row = Group.objects.select_for_update(of=("self",)).get(pk=target)
     changes = {name: other[name] for name in _HEIRLOOMS if not getattr(row, name) and other.get(name)}
     if changes:
@@ -539,18 +499,18 @@ def _to_json(value: Any) -> Any:
 
 
 def _give_back(rule: GroupRule) -> None:
-    """The groups that were taken in are there again, with what people had made of them; their failures follow."""
+    """Restore the merged groups with the values that operators had set; their failures follow."""
     for name in rule.others:
         stored = rule.before.get(name)
         if stored is None:
             continue
         aliases = stored.get("aliases", [])
-        # Those that have parted from it since are groups of their own.
+        # Groups that have separated since are groups of their own.
         apart = set(Group.objects.filter(fingerprint__in=aliases).values_list("fingerprint", flat=True))
         heir = GroupAlias.objects.filter(fingerprint=name).values_list("group__fingerprint", flat=True).first()
         rule.before[name]["heir"] = heir
         for column, value in stored.get("inherited", {}).items():
-            # Gone home with its owner, unless somebody has written it anew since.
+            # Returned to its owner, unless an operator has changed it since.
             heirs = Group.objects.filter(aliases__fingerprint=name, **{column: value})
             heirs.update(**{column: _HEIRLOOMS[column]})
         GroupAlias.objects.filter(fingerprint__in=[name, *aliases]).delete()
@@ -564,122 +524,3 @@ def _give_back(rule: GroupRule) -> None:
             [GroupAlias(fingerprint=alias, group=group) for alias in aliases if alias not in apart]
         )
     GroupRule.objects.filter(pk=rule.pk).update(before=rule.before)
-
-
-# -- what would become of them ----------------------------------------------------------------------------------
-
-
-def printed(failure: Failure, rules: Rules, attempt: Attempt | None = None) -> prints.Fingerprint:
-    """The fingerprint of a known failure, or of one of its attempts, under these rules."""
-    error = attempt or failure
-    trace = error.traceback.text if error.traceback else ""
-    return fingerprint(error.error_type, error.message, trace, rules, facts_of(failure))
-
-
-def facts_of(failure: Failure) -> dict[str, str]:
-    """Return what groups are split by, but for the message."""
-    return {name: getattr(failure, name) for name in ("task", "queue", "source", "tenant", "release")}
-
-
-def _preview(draft: _Draft) -> Preview:
-    if draft.kind == GroupRuleKind.MERGE:
-        return _of_merge(draft)
-    return _of_split(draft) if draft.kind == GroupRuleKind.SPLIT else _of_ignore(draft)
-
-
-def _jobs(groups: Iterable[int]) -> dict[int, int]:
-    rows = FailureCount.objects.filter(group_id__in=list(groups), count__gt=0).values_list("group_id")
-    return dict(rows.annotate(n=Sum("count")))
-
-
-def _of_merge(draft: _Draft) -> Preview:
-    target, *others = draft.groups
-    jobs = _jobs(group.pk for group in draft.groups)
-    places = group_places.read_places(draft.groups)
-    rows = [
-        Becoming(
-            other.fingerprint, other.title, target.fingerprint, target.title, False, jobs.get(other.pk, 0),
-            tuple(Failure.objects.filter(group=other).order_by("-pk").values_list("pk", flat=True)[:SAMPLE]),
-            places[other.pk].words, places[target.pk].words, jobs.get(target.pk, 0),
-        )
-        for other in others
-    ]  # fmt: skip
-    moved, existing = sum(row.failures for row in rows), jobs.get(target.pk, 0)
-    which = f"{len(others)} {_groups_word(len(others))}"
-    sentence = f"{moved:,} failures of {which} join the {existing:,} of “{target.title[:120]}”."
-    return _build_preview(draft, rows, moved, moved, sentence)
-
-
-def _of_split(draft: _Draft) -> Preview:
-    (group,) = draft.groups
-    split = Split(group.fingerprint, draft.by)
-    columns = ("pk", "message", *prints.SPLITS[:-1])
-    latest = Failure.objects.filter(group=group).order_by("-pk").values(*columns)[:SAMPLED_FAILURES]
-    found: dict[str, list[int]] = defaultdict(list)
-    titles: dict[str, str] = {}
-    examined = 0
-    for facts in latest:
-        examined += 1
-        value, content = prints.apart(split, facts["message"], facts)
-        found[value].append(facts["pk"])
-        titles.setdefault(value, f"{group.title} {content}")
-    rows = [
-        Becoming(group.fingerprint, group.title, value, titles[value], True, len(ids), tuple(ids[:SAMPLE]))
-        for value, ids in found.items()
-    ]
-    of = max(examined, _jobs([group.pk]).get(group.pk, 0))
-    over = "" if examined == of else f" (from the latest {examined:,}; older failures may add groups)"
-    sentence = f"One group of {of:,} failures becomes {len(rows)} by {draft.by}{over}."
-    return _build_preview(draft, rows, examined, of, sentence)
-
-
-def _of_ignore(draft: _Draft) -> Preview:
-    now = grouping_rules.read_rules()
-    then = Rules((*now.ignored, draft.frame), now.splits)
-    groups = Group.objects.select_related("representative__traceback").order_by("-last_seen")
-    jobs_of: dict[str, tuple[Group, prints.Fingerprint]] = {}
-    examined = emptied = 0
-    for group in groups[:SAMPLED_GROUPS]:
-        examined += 1
-        if group.representative is None or group.representative.traceback is None:
-            continue
-        before, after = printed(group.representative, now), printed(group.representative, then)
-        if before.value != after.value:
-            jobs_of[group.fingerprint] = group, after
-            emptied += bool(before.culprit) and not after.culprit
-    if examined > 1 and emptied == examined:
-        raise Refused(
-            "invalid", "This pattern matches every application frame of every group. Nothing was changed.", "frame"
-        )
-    there = dict(
-        Group.objects.filter(fingerprint__in=[after.value for _, after in jobs_of.values()]).values_list(
-            "fingerprint", "message"
-        )
-    )
-    jobs = _jobs(group.pk for group, _ in jobs_of.values())
-    places = group_places.read_places([group for group, _ in jobs_of.values()])
-    rows = [
-        Becoming(
-            name, group.title, after.value, f"{group.error_type}: {after.title_message}", after.value not in there,
-            jobs.get(group.pk, 0), (group.representative_id,) if group.representative_id else (),
-            places[group.pk].words, after.culprit,
-        )
-        for name, (group, after) in jobs_of.items()
-    ]  # fmt: skip
-    of = max(examined, Group.objects.exclude(IS_TAKEN_IN).count())
-    becoming = len({row.becomes for row in rows})
-    over = "" if examined == of else f" Checked the latest {examined:,} of {of:,} groups."
-    become = "becomes" if len(rows) == 1 else "become"
-    sentence = f"{len(rows)} {_groups_word(len(rows))} with the frame {draft.frame} {become} {becoming}.{over}"
-    if not rows:
-        sentence = f"The frame {draft.frame} does not affect the grouping of any group.{over}"
-    return _build_preview(draft, rows, examined, of, sentence)
-
-
-def _build_preview(draft: _Draft, rows: list[Becoming], examined: int, of: int, sentence: str) -> Preview:
-    rows.sort(key=lambda row: (-row.failures, row.becomes))
-    return Preview(draft.kind, tuple(rows[:SHOWN]), max(0, len(rows) - SHOWN), examined, of, sentence)
-
-
-def _groups_word(n: int) -> str:
-    return "group" if n == 1 else "groups"

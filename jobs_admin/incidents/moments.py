@@ -1,4 +1,4 @@
-"""Events of an incident in order of time: each once, bounded by its kind."""
+"""Events of an incident in chronological order, each once, limited per kind."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 
 from django.db.models import Q
 
+from jobs_admin.core.alert_metrics import figure
 from jobs_admin.db.policy_marks import policy_marks
 from jobs_admin.incidents.over_time import OverTime
 from jobs_admin.incidents.spans import Span
@@ -15,6 +16,7 @@ from jobs_admin.models import (
     Alert,
     AlertEvent,
     AuditEvent,
+    BreakerEvent,
     FailureCount,
     Group,
     Pause,
@@ -27,13 +29,12 @@ from jobs_admin.models.alert import AlertState
 from jobs_admin.models.group import IS_TAKEN_IN, GroupState
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.queues import depths
-from jobs_admin.rights import alert_sight, group_sight
-from jobs_admin.search import scope as scopes
+from jobs_admin.rights import alert_sight, group_sight, replay_sight
 
 MOST_OF_A_KIND = 50
-MOST_GROUPS = 200  # of the place, with the most jobs: which of them were new, came back, were resolved
+MOST_GROUPS = 200  # groups of the place with the most jobs, whose changes (new, regressed, resolved) are listed
 _SHOWN_STATES = (AlertState.FIRING, AlertState.ACKNOWLEDGED, AlertState.SILENCED, AlertState.RESOLVED)
-# Acts on a replay -> the kind of moment.
+# Acts on a replay -> kind of moment.
 _ACTS = {
     "replay.hold": "held",
     "replay.pause": "paused",
@@ -46,36 +47,37 @@ _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    kind: str  # alert, replay, policy (`webhooks@7`), group (its fingerprint), release
+    kind: str  # alert, replay, policy (`webhooks@7`), group (its fingerprint), release, breaker (`shop/partner`)
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     at: datetime
-    kind: str  # failing, calm, back, alert, release, policy, pause, replay, group
+    kind: str  # failing, calm, back, alert, release, policy, pause, breaker, replay, group
     what: str  # fired, acknowledged … of its kind
-    words: str  # text of jobs and people may stand in it
-    who: str = ""  # empty: nobody, or the engine
+    words: str  # may contain text of jobs and people
+    who: str = ""  # empty: no one, or the engine
     ref: Ref | None = None
-    why: str = ""  # as whoever did it said
+    why: str = ""  # as the actor gave it
 
 
 def moments(viewer: Viewer, where: Span, seen: OverTime) -> list[Moment]:
-    """The oldest first."""
+    """Return the events, oldest first."""
     found = [
         *_failing(seen),
         *_alerts(viewer, where),
         *_releases(where),
         *_policies(viewer, where),
         *_pauses(where),
+        *_breakers(where),
         *_replays(viewer, where),
         *_groups(viewer, where),
     ]
     return sorted(found, key=lambda one: (one.at, _ORDER.index(one.kind), one.words))
 
 
-_ORDER = ("release", "policy", "pause", "failing", "group", "alert", "replay", "calm", "back")
+_ORDER = ("release", "policy", "pause", "breaker", "failing", "group", "alert", "replay", "calm", "back")
 
 
 def _failing(seen: OverTime) -> Iterator[Moment]:
@@ -100,9 +102,14 @@ def _alerts(viewer: Viewer, where: Span) -> Iterator[Moment]:
         name = f"{alert.rule.name} ({alert.severity})"
         subject = "" if alert.subject in ("", where.queue) else f" on {alert.subject}"
         what = "unacknowledged" if event.is_undo else {"firing": "fired"}.get(to, to)
-        value = f" at {event.value:,.10g}, threshold {alert.threshold:,.10g}" if what == "fired" and event.value else ""
+        value = _value(alert, event.value) if what == "fired" and event.value else ""
         ref = Ref("alert", str(alert.told_with_id or alert.pk))
         yield Moment(event.at, "alert", what, f"Alert {name}{subject} {what}{value}", event.actor, ref, event.reason)
+
+
+def _value(alert: Alert, value: float) -> str:
+    metric = alert.rule.metric
+    return f" at {figure(metric, value)}, threshold {figure(metric, alert.threshold)}"
 
 
 def _releases(where: Span) -> Iterator[Moment]:
@@ -120,7 +127,7 @@ def _policies(viewer: Viewer, where: Span) -> Iterator[Moment]:
     published = {f"{name}@{version}": (by, reason) for name, version, by, reason in rows}
     for mark in marks:
         name, _, version = mark.version.rpartition("@")
-        # Of a withdrawal the version does not know who did it.
+        # A withdrawn version does not record who withdrew it.
         by, why = published.get(mark.version, ("", "")) if mark.mode else ("", "")
         text = f"Policy {name} v{version} {words.get(mark.mode, 'withdrawn')}"
         yield Moment(
@@ -132,13 +139,26 @@ def _pauses(where: Span) -> Iterator[Moment]:
     found = Pause.objects.filter(source=where.source, created_at__lte=where.until)
     found = found.filter(Q(resumed_at=None) | Q(resumed_at__gte=where.since))
     if where.queue:
-        found = found.filter(Q(queue=where.queue) | ~Q(task=""))
+        found = found.filter(queue__in=[where.queue, ""])
     for one in found.order_by("-created_at", "-pk")[:MOST_OF_A_KIND]:
-        name = f"Queue {one.queue}" if one.queue else f"Task {one.task}"
+        name = f"{one.kind.capitalize()} {one.name}"
         if one.created_at >= where.since:
             yield Moment(one.created_at, "pause", "paused", f"{name} paused", one.created_by, why=one.reason)
         if one.resumed_at is not None and one.resumed_at <= where.until:
             yield Moment(one.resumed_at, "pause", "resumed", f"{name} resumed", one.resumed_by)
+
+
+def _breakers(where: Span) -> Iterator[Moment]:
+    found = BreakerEvent.objects.filter(source=where.source, at__gte=where.since, at__lte=where.until)
+    found = found.exclude(BreakerEvent.IS_SAMPLE)
+    words = {"open": "opened", "half_open": "began its release", "closed": "closed"}
+    for one in found.order_by("-at", "-pk")[:MOST_OF_A_KIND]:
+        what = words.get(one.to_state, one.to_state)
+        observed = ", observed only" if one.is_observed else ""
+        ref = Ref("breaker", f"{one.source}/{one.name}")
+        text = f"Breaker {one.name}: {one.why}" if one.is_of_host else f"Breaker {one.name} {what}"
+        why = "" if one.is_of_host else one.why
+        yield Moment(one.at, "breaker", one.to_state, f"{text}{observed}", "", ref, why)
 
 
 # -- replays ----------------------------------------------------------------------------------------------------
@@ -146,7 +166,7 @@ def _pauses(where: Span) -> Iterator[Moment]:
 
 def _replays(viewer: Viewer, where: Span) -> Iterator[Moment]:
     replays = _started(viewer, where)
-    scopes.restrict_replays(viewer, replays.values())
+    replay_sight.restrict(viewer, replays.values())
     for replay in replays.values():
         ref = Ref("replay", str(replay.pk))
         size = f"{replay.total:,} job{'' if replay.total == 1 else 's'}"
@@ -167,12 +187,12 @@ def _replays(viewer: Viewer, where: Span) -> Iterator[Moment]:
         at__gte=where.since,
         at__lte=where.until,
     )
-    # Of an act on several sources the row of none, which is written first, has the reason.
+    # For an act on several sources, the row without a source, which is written first, has the reason.
     acts = {(row.at, row.object, row.act): row for row in rows.order_by("-id")[: MOST_OF_A_KIND * 2]}
     for row in acts.values():
         number = row.object.removeprefix("replay:")
         what = _ACTS[row.act]
-        # Why it is held names errors, also those of sources out of sight.
+        # The reason of a hold names errors, also of hidden sources.
         why = row.reason if replays[int(number)].seen_sources is None else ""
         who = "" if row.actor == "controller" else row.actor
         text = f"Replay #{number} {'changed pace' if what == 'pace' else what}"
@@ -204,10 +224,10 @@ def _groups(viewer: Viewer, where: Span) -> Iterator[Moment]:
     lately = Q(first_seen__gte=where.since, first_seen__lte=where.until)
     lately |= Q(state_since__gte=where.since, state_since__lte=where.until)
     groups = list(Group.objects.filter(lately, pk__in=ids).exclude(IS_TAKEN_IN).order_by("-count")[:MOST_OF_A_KIND])
-    shared = _shared(viewer, [group.pk for group in groups])
+    shared = group_sight.partial(viewer, [group.pk for group in groups])  # these also failed at hidden sources
     for group in groups:
         ref = Ref("group", group.fingerprint)
-        # Of one that other sources have too, its beginning and its state may be theirs.
+        # The start and state of a group shared with other sources may come from those.
         if group.pk in shared:
             continue
         if where.since <= group.first_seen <= where.until:
@@ -225,11 +245,6 @@ def _groups(viewer: Viewer, where: Span) -> Iterator[Moment]:
 def _after(text: str) -> str:
     kind, _, name = text.partition(":")
     return f"replay #{name}" if kind == "replay" else f"release {name}"
-
-
-def _shared(viewer: Viewer, groups: list[int]) -> set[int]:
-    """Return the groups that failed at sources out of sight too."""
-    return group_sight.partial(viewer, groups)
 
 
 __all__ = ["MOST_OF_A_KIND", "Moment", "Ref", "moments"]

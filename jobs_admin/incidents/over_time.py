@@ -10,8 +10,7 @@ from typing import NamedTuple
 from django.db.models import Sum
 
 from jobs_admin.db.counters import step_start
-from jobs_admin.incidents.loudness import Loudness, outages
-from jobs_admin.incidents.spans import Span
+from jobs_admin.incidents.spans import Loudness, Span, outages
 from jobs_admin.models import QueueCounter
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK, QUARTER, QUARTERS_BACK
@@ -19,23 +18,23 @@ from jobs_admin.queues import depths
 from jobs_admin.queues.rates import CALM_MIN, FAILED
 
 MOST_POINTS = 720
-_LEADING = timedelta(hours=6)  # how much failed before tells what is usual
+_LEADING = timedelta(hours=6)  # preceding period that defines the usual failure rate
 
 
 class Point(NamedTuple):
-    at: datetime  # the start of the step
+    at: datetime  # start of the step
     failed: int  # attempts
-    recovered: int  # attempts that ran well of jobs that had failed
-    dead: int | None  # the most in the step; None: not known
+    recovered: int  # succeeded attempts of jobs that had failed
+    dead: int | None  # maximum in the step; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
     step_s: int
     points: list[Point]
-    first_at: datetime | None  # the step in which it became loud; None: it never did
-    calm_at: datetime | None  # when it was no longer; None: never loud, or still
-    back_at: datetime | None  # when no more jobs lay dead than before; None: not yet, or not known
+    first_at: datetime | None  # the step in which it exceeded the usual; None: never
+    calm_at: datetime | None  # when it no longer did; None: never exceeded, or still exceeds
+    back_at: datetime | None  # when there were no more dead jobs than before; None: not yet, or unknown
     dead_before: int | None
     dead_most: int | None
 
@@ -64,7 +63,7 @@ def over_time(viewer: Viewer, where: Span, now: datetime) -> OverTime:
 
 
 def _step(where: Span, now: datetime) -> int:
-    """The shortest that is still kept and gives no more than MOST_POINTS."""
+    """Return the shortest step that is still stored and yields at most MOST_POINTS."""
     span_s = (where.until - where.since).total_seconds()
     if where.since >= now - MINUTES_BACK and span_s <= MOST_POINTS * MINUTE:
         return MINUTE
@@ -83,7 +82,7 @@ def _dead(viewer: Viewer, where: Span, now: datetime) -> tuple[int, list[tuple[d
 
 
 def _most(dead: list[tuple[datetime, int]], at: datetime, step: int) -> int | None:
-    """Return the most of the step; without a sample in it, the last one at most a minute before."""
+    """Return the maximum in the step; without a sample in it, the last one at most a minute before."""
     end = bisect_left(dead, at + timedelta(seconds=step), key=lambda one: one[0])
     begin = bisect_left(dead, at, key=lambda one: one[0])
     if begin < end:

@@ -1,7 +1,11 @@
-"""Place and time of an incident: as requested, or the last one by alerts or counters."""
+"""Place and time range of an incident, as requested or that of the last incident.
+
+The last incident is found by alerts, or by counters that show when failed attempts far exceeded the usual number.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -9,26 +13,30 @@ from django.db.models import Q, QuerySet, Sum
 
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db.counters import step_start
-from jobs_admin.incidents.loudness import Loudness, outages
 from jobs_admin.models import Alert, DepthSample, QueueCounter, Source
 from jobs_admin.models.access import VIEWER, Viewer
-from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK
+from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK, QUARTER, QUARTERS_BACK
 from jobs_admin.queues.depths import LADDER, require_visible
-from jobs_admin.queues.rates import FAILED
+from jobs_admin.queues.rates import CALM_MIN, FAILED
 from jobs_admin.rights import alert_sight
 from jobs_admin.search import scope as scopes
 
 LONGEST = timedelta(days=31)
 HOURS_BACK = timedelta(days=90)
-_WITHOUT_BEGINNING = timedelta(hours=24)  # where only an end is asked for
-_TOGETHER = timedelta(minutes=10)  # alerts that are no further apart are of one incident
-_AFTERWARDS = timedelta(hours=24)  # so long after it, jobs that it left are looked at
+_WITHOUT_BEGINNING = timedelta(hours=24)  # if only an end is requested
+_TOGETHER = timedelta(minutes=10)  # alerts at most this far apart belong to one incident
+_AFTERWARDS = timedelta(hours=24)  # after the end, how long dead jobs of the incident are tracked
 _MOST_ALERTS = 50
-_MOST_COUNTED = 100_000  # counters of hours that are added up to find the loudest queue, the newest of them
-_CANDIDATES = 5  # queues whose minutes are added up
-_LEADING = timedelta(hours=12)  # looked through for the first failures before an alert
-_STEPS = (LADDER[0].step_s, LADDER[1].step_s, HOUR)  # of depths, the shortest that was kept of that time
-_MARGIN = timedelta(minutes=5)  # shown before the first failure and after the end
+_MOST_COUNTED = 100_000  # hourly counters, the latest, summed to find the queue with the most failures
+_CANDIDATES = 5  # queues whose counters per minute are summed
+_LEADING = timedelta(hours=12)  # searched for the first failures before an alert
+_STEPS = (LADDER[0].step_s, LADDER[1].step_s, HOUR)  # steps of depth samples; the shortest that is still stored is used
+_MARGIN = timedelta(minutes=5)  # added before the first failure and after the end
+
+_TIMES_USUAL = 3
+_OF_PEAK = 20  # a step with less than this fraction of the peak does not belong to the incident
+_STEPS_AFTER = 10  # minimum number of steps after the peak that determine the background …
+_BACKGROUND = 6  # … which is at most this fraction of the peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class Span:
     queue: str  # empty: every queue of the source
     since: datetime
     until: datetime
-    is_going_on: bool  # it had not ended when it was looked at
+    is_going_on: bool  # not ended when read
     found_by: str  # asked, alert, counters
 
 
@@ -50,9 +58,9 @@ def span(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Span | None:
-    """Return the requested span; without times the last incident there; without a source the last of all visible.
+    """Return the requested span; without times that of the last incident there, without a source the last visible one.
 
-    None if there was none. Raises NotFound, and Refused for times that no incident has.
+    None if there was no incident. Raises NotFound, and Refused for invalid times.
     """
     if queue and not source:
         raise Refused("invalid", "A queue requires a source.", "source")
@@ -85,7 +93,7 @@ def _last(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None
     by_alert = _of_alerts(viewer, now, source, queue)
     if by_alert is None:
         return _of_counters(viewer, now, source, queue)
-    # Without an alert it is one too: what is newer, and no mere afterpain of what was told.
+    # A later outage without an alert also counts, unless it is an aftermath of the incident with the alert.
     calm = by_alert.until + _TOGETHER
     if calm >= now:
         return by_alert
@@ -94,7 +102,7 @@ def _last(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None
 
 
 def _of_alerts(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
-    """Return the span of the latest alert that fired, with those that were open beside it."""
+    """Return the span of the latest alert that fired, including alerts open at the same time."""
     fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__isnull=False).exclude(source="")
     if source:
         fired = fired.filter(source=source)
@@ -124,7 +132,7 @@ def _is_queue(source: str, name: str) -> bool:
 
 
 def _widened(found: Span, now: datetime) -> Span:
-    """From its first failures, which came before the alert, to the moment at which nothing more failed or lay dead."""
+    """Extend the span from its first failures, before the alert, until nothing failed and no job was dead any more."""
     leading = max(_LEADING, found.until - found.since)
     loud = Loudness.read(found.source, found.queue, found.since - leading, found.until, now)
     begin, end = loud.around(found.since, found.until)
@@ -137,13 +145,15 @@ def _widened(found: Span, now: datetime) -> Span:
 
 
 def _brought_back(found: Span, since: datetime, begin: datetime, until: datetime, now: datetime) -> datetime | None:
-    """Return when there were no more dead jobs than just before its beginning, if within a day of its end: replays of
-    the incident belong to it. None if so at the end already, not yet, or without samples.
+    """Return when the dead jobs fell to their number before the incident, at most a day after its end.
+
+    Replays of the incident belong to it. None if the number was reached by the end already, not yet, or without
+    samples.
     """
     for step in _STEPS:
         samples = DepthSample.objects.filter(source=found.source, queue=found.queue, step=step, dead__isnull=False)
         meanwhile = samples.filter(at__gte=since, at__lte=until)
-        # A look tells of the end of its step.
+        # A sample describes the end of its step.
         quiet = meanwhile.filter(at__lte=begin - timedelta(seconds=step)).order_by("-at")
         before = quiet.values_list("dead", flat=True).first()
         if before is None:
@@ -159,8 +169,9 @@ def _brought_back(found: Span, since: datetime, begin: datetime, until: datetime
 
 
 def _of_counters(viewer: Viewer, now: datetime, source: str, queue: str, after: datetime | None = None) -> Span | None:
-    """Return the latest time in which a queue failed much more than usual: the one that failed most, or that failed
-    most since `after`.
+    """Return the latest time range in which the queue with the most failures failed much more than usual.
+
+    With `after`, the queue is that with the most failures since then.
     """
     for back in (MINUTES_BACK, HOURS_BACK):
         since = now - back
@@ -182,10 +193,10 @@ def _of_counters(viewer: Viewer, now: datetime, source: str, queue: str, after: 
 def _loudest(
     viewer: Viewer, now: datetime, since: datetime, until: datetime, source: str = ""
 ) -> tuple[str, str] | None:
-    """Return the queue with the most failed attempts, of those that the viewer sees.
+    """Return the queue with the most failed attempts among the visible ones.
 
-    Chosen by hours, of which no more than _MOST_COUNTED are added up: with thousands of queues the distant past does
-    not count. The minutes of the leading ones decide, if stored.
+    Candidates are found by hourly counters, at most _MOST_COUNTED of them: with thousands of queues the distant past is
+    ignored. Their counters per minute decide, if stored.
     """
     within = scopes.visible(viewer) & (Q(source=source) if source else Q())
     hours = QueueCounter.objects.filter(step=HOUR, at__gte=step_start(since, HOUR), at__lte=until).order_by("-at")
@@ -205,3 +216,62 @@ def _loudest(
 def _ranked(counted: QuerySet[QueueCounter]) -> list[tuple[str, str]]:
     worst = counted.order_by().values("source", "queue").annotate(n=Sum(FAILED)).filter(n__gt=0)
     return [(one["source"], one["queue"]) for one in worst.order_by("-n", "source", "queue")[:_CANDIDATES]]
+
+
+@dataclass(frozen=True, slots=True)
+class Loudness:
+    step_s: int
+    since: datetime  # start of the first step
+    failed: list[int]  # attempts per step, oldest first
+    least: int  # failed attempts from which a step counts as loud
+
+    @classmethod
+    def read(cls, source: str, queue: str, since: datetime, until: datetime, now: datetime) -> Loudness:
+        """Read one queue, or the complete source if `queue` is empty, in the shortest step that is still stored."""
+        back = now - since
+        step = MINUTE if back <= MINUTES_BACK else QUARTER if back <= QUARTERS_BACK else HOUR
+        first = step_start(since, step)
+        counted = QueueCounter.objects.filter(source=source, step=step, at__gte=first, at__lte=until)
+        if queue:
+            counted = counted.filter(queue=queue)
+        found = dict(counted.order_by().values_list("at").annotate(n=Sum(FAILED)))
+        count = max(1, int((until - first).total_seconds() // step) + 1)
+        failed = [int(found.get(first + timedelta(seconds=n * step), 0)) for n in range(count)]
+        # A quartile, because the mean would include the outage. Callers read at least as much time before the outage as
+        # it lasted.
+        usual = max(sorted(failed)[len(failed) // 4], _background(failed))
+        return cls(step, first, failed, max(1, _TIMES_USUAL * usual, max(failed) // _OF_PEAK))
+
+    def at(self, n: int) -> datetime:
+        return self.since + timedelta(seconds=n * self.step_s)
+
+    def around(self, begin: datetime, end: datetime) -> tuple[datetime, datetime]:
+        """Extend the time range by the loud ones that overlap or shortly precede it."""
+        for first, last in reversed(outages(self)):
+            if first <= end and last >= begin - timedelta(minutes=CALM_MIN):
+                begin, end = min(begin, first), max(end, last)
+        return begin, end
+
+
+def _background(failed: Sequence[int]) -> int:
+    """Return the number of attempts that keep failing per step since the peak; 0 if that may be the outage itself.
+
+    A new desk has no time before the outage to compare with.
+    """
+    peak = max(range(len(failed)), key=failed.__getitem__)
+    after = sorted(failed[peak + 1 : -1])  # the last step may be incomplete
+    level = after[len(after) // 2] if len(after) >= _STEPS_AFTER else 0
+    return level if level * _BACKGROUND <= failed[peak] else 0
+
+
+def outages(loud: Loudness) -> list[tuple[datetime, datetime]]:
+    """Return the loud time ranges, from the start of the first step to the end of the last, oldest first."""
+    calm = max(1, CALM_MIN * 60 // loud.step_s)
+    found: list[list[int]] = []
+    for n, failed in enumerate(loud.failed):
+        if failed >= loud.least:
+            if found and n - found[-1][1] <= calm + 1:
+                found[-1][1] = n
+            else:
+                found.append([n, n])
+    return [(loud.at(first), loud.at(last + 1)) for first, last in found]

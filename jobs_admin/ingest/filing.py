@@ -1,11 +1,11 @@
-"""Reports become rows, in one transaction: failures, attempts, payloads, groups, counters.
+"""Filing of reports as rows, in one transaction: failures, attempts, payloads, groups, counters.
 
-The same reports twice, or in another order, or split over several transactions and processes, give the same rows:
+Repeated reports, in any order, split over several transactions and processes, result in the same rows:
 
-- a failure has a name of its own (source, queue and job id of run 1), and so has an attempt;
-- the state of a failure is decided by its highest attempt (`report.rank`), never by which report came last;
-- `lost` is an unobserved end. It holds until a worker's own report on that attempt comes, and is dropped once that is known;
-- counters move only with an attempt row that was not there before.
+- a failure has a natural key (source, queue and job id of run 1), and so has an attempt;
+- the highest attempt (`report.rank`) decides the state of a failure, not the order of arrival;
+- `lost` is an unobserved end. A worker's own report on that attempt replaces it, whichever comes first;
+- counters change only with a new attempt row.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from django.db import connection
 from jobs_admin import config, trust
 from jobs_admin.core import search_terms
 from jobs_admin.core.envelope import UNREAD
-from jobs_admin.db import counters, statements, totals
-from jobs_admin.db.totals import Counted
+from jobs_admin.core.trace_context import find_trace
+from jobs_admin.db import counters, statements
+from jobs_admin.db.counters import Counted
 from jobs_admin.ingest import group_sightings
 from jobs_admin.ingest.group_sightings import Sighting
 from jobs_admin.ingest.lineages import verify_lineages
@@ -46,7 +47,7 @@ from jobs_admin.trust import unsealing
 
 
 def write_notices(filed: Iterable[tuple[int, Report]]) -> None:
-    """For each (id of the failure, report) that asks for one. A notice that is there already stays as it is."""
+    """Write notices for the reports, (failure id, report) each, that request one. Existing notices stay unchanged."""
     notices = [notice for failure, report in filed for notice in _build_notices(failure, report)]
     Notice.objects.bulk_create(notices, ignore_conflicts=True)
 
@@ -82,7 +83,7 @@ def _build_notices(failure: int, report: Report) -> Iterable[Notice]:
 
 
 def _escalation_body(report: Report) -> dict[str, Any]:
-    """Body of the notice about a job that used up its attempts under a policy with `exhausted: escalate`."""
+    """Return the body of the notice about a job that used up its attempts under a policy with `exhausted: escalate`."""
     tries = "its only attempt" if report.attempt == 1 else f"all {report.attempt} attempts"
     return {
         "title": f"{report.task} needs attention",
@@ -107,17 +108,19 @@ Name = tuple[str, str, str]  # source, queue and job id of run 1
 Rank = tuple[int, int, int]
 
 _NAME_COLUMNS = ("source", "queue", "first_job_id")
-# What the list shows of a failure: from its latest attempt that failed.
+# What list and page show of a failure: columns of its latest failed attempt.
 _DISPLAY_COLUMNS = (
     "task", "group_id", "error_type", "message", "traceback_id", "max_attempts", "failed_at", "worker", "host",
     "release", "tenant", "priority", "labels", "args", "kwargs", "headers", "redacted", "expires_at",
+    "event_id",
 )  # fmt: skip
 _MESSAGE_COLUMNS = ("task", "max_attempts", "tenant", "priority", "args", "kwargs", "headers", "redacted")
 _STATE_COLUMNS = ("job_id", "run", "state", "kind", "reason", "attempts", "due_at", "crashes")
 _COLUMNS = (*_NAME_COLUMNS, *_STATE_COLUMNS, *_DISPLAY_COLUMNS, "first_failed_at", "received_at", "caveats", "made_at")
-# What of these the search index holds.
+# Those that the search index contains, besides the trace in the headers.
 _SEARCHED_COLUMNS = (
     "job_id", "task", "error_type", "message", "traceback_id", "worker", "host", "release", "tenant", "args", "kwargs",
+    "event_id",
 )  # fmt: skip
 _ATTEMPT_COLUMNS = (
     "failure_id", "run", "attempt", "kind", "job_id", "item_id", "group_id", "traceback_id", "error_type", "message",
@@ -128,12 +131,12 @@ _PAYLOAD_COLUMNS = ("failure_id", "run", "body", "size", "sha256", "is_whole", "
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    failures: int  # that were not known
+    failures: int  # new failures
     attempts: int
 
 
 def write(reports: Sequence[Report], now: datetime) -> Written:
-    """File the reports inside the caller's transaction. After an error nothing remains once that is rolled back."""
+    """File the reports in the caller's transaction. If it raises, a rollback removes everything."""
     _register_sources(reports, now)
     trust.note(trust.current(), _signers(reports), now)
     reports = verify_lineages(reports)
@@ -141,7 +144,7 @@ def write(reports: Sequence[Report], now: datetime) -> Written:
     known, by_name = _reports_by_failure(reports)
     unknown = {name: mine for name, mine in by_name.items() if name not in known and _is_about_failure(mine)}
     fresh = _insert(unknown, marks, now)
-    # Another process may have written the same failures since we looked: they are known after all.
+    # Another process may have written the same failures since they were read: they are known after all.
     raced = _failure_ids(set(unknown) - set(fresh))
     known = {**known, **raced}
     of_failure = {known[name]: by_name[name] for name in by_name if name in known}
@@ -152,12 +155,12 @@ def write(reports: Sequence[Report], now: datetime) -> Written:
     write_notices((it.failure, it.report) for it in counted)
     queues = {pk: name[:2] for name, pk in {**known, **fresh}.items()}
     _write_counters(counted, marks, queues, now)
-    _write_totals(counted, queues, before)  # the last: see there
+    _write_totals(counted, queues, before)  # last, for the reason given there
     return Written(len(fresh), len(counted))
 
 
 def _signers(reports: Iterable[Report]) -> set[tuple[str, str]]:
-    """(source, id of a key) of the reports that workers sent; "" where one is not signed."""
+    """Return (source, key id) of the reports that workers sent; "" if unsigned."""
     return {(r.source, r.key_id) for r in reports if not r.is_seen and not config.keeps_dead(r.source)}
 
 
@@ -173,13 +176,13 @@ class _References:
         return self.stacks.get(report.stack_sha256)
 
 
-# -- what failures refer to -------------------------------------------------------------------------------------
+# -- references of failures -------------------------------------------------------------------------------------
 
 
 def _register_sources(reports: Iterable[Report], now: datetime) -> None:
-    """Sources and releases that were never heard of make themselves known."""
+    """Register new sources and releases."""
     sources = sorted({r.source for r in reports})
-    known = set(Source.objects.filter(name__in=sources).values_list("name", flat=True))
+    known = {name for (name,) in statements.find(Source, ("name",), among=("name", sources))}
     Source.objects.bulk_create(
         [Source(name=s, is_configured=s in config.sources()) for s in sources if s not in known], ignore_conflicts=True
     )
@@ -187,8 +190,12 @@ def _register_sources(reports: Iterable[Report], now: datetime) -> None:
     for r in reports:
         if r.release:
             first[r.source, r.release] = min(r.ended_at, first.get((r.source, r.release), now))
-    seen = Release.objects.filter(source__in=sources, version__in={v for _, v in first})
-    news = set(first) - set(seen.values_list("source", "version"))
+    versions: dict[str, list[str]] = defaultdict(list)
+    for source, version in first:
+        versions[source].append(version)
+    news = set(first)
+    for source, among in versions.items():
+        news -= set(statements.find(Release, ("source", "version"), among=("version", among), source=source))
     Release.objects.bulk_create(
         [Release(source=s, version=v, at=first[s, v]) for s, v in sorted(news)], ignore_conflicts=True
     )
@@ -200,15 +207,13 @@ def _find_or_create_groups(reports: Iterable[Report]) -> dict[str, int]:
         if r.fingerprint:
             first.setdefault(r.fingerprint.value, r)
 
-    def find(values: Iterable[str]) -> dict[str, int]:
-        found = dict(Group.objects.filter(fingerprint__in=list(values)).values_list("fingerprint", "id"))
-        if len(found) < len(list(values)):
-            found |= dict(
-                GroupAlias.objects.filter(fingerprint__in=list(values)).values_list("fingerprint", "group_id")
-            )
+    def find(values: Sequence[str]) -> dict[str, int]:
+        found = dict(statements.find(Group, ("fingerprint", "id"), among=("fingerprint", values)))
+        if len(found) < len(values):
+            found |= dict(statements.find(GroupAlias, ("fingerprint", "group_id"), among=("fingerprint", values)))
         return found
 
-    found = find(first.keys())
+    found = find(list(first))
     news = sorted(first.keys() - found.keys())
     Group.objects.bulk_create(
         [
@@ -230,16 +235,16 @@ def _find_or_create_groups(reports: Iterable[Report]) -> dict[str, int]:
 
 
 def _find_or_create_stacks(reports: Iterable[Report]) -> dict[str, int]:
-    # Of one stack the first report brings what is indexed of it.
+    # The search terms of a stack come from its first report.
     first: dict[str, Report] = {}
     for r in reports:
         if r.stack_sha256:
             first.setdefault(r.stack_sha256, r)
 
-    def find(hashes: Iterable[str]) -> dict[str, int]:
-        return dict(Traceback.objects.filter(sha256__in=list(hashes)).values_list("sha256", "id"))
+    def find(hashes: Sequence[str]) -> dict[str, int]:
+        return dict(statements.find(Traceback, ("sha256", "id"), among=("sha256", hashes)))
 
-    found = find(first)
+    found = find(list(first))
     news = sorted(first.keys() - found.keys())
     if not news:
         return found
@@ -255,11 +260,11 @@ def _find_or_create_stacks(reports: Iterable[Report]) -> dict[str, int]:
 
 
 def _reports_by_failure(reports: Sequence[Report]) -> tuple[dict[Name, int], dict[Name, list[Report]]]:
-    """The ids of the failures that are known, and the reports of each failure in order of arrival.
+    """Return the ids of known failures, and the reports of each failure in order of arrival.
 
-    A report without lineage belongs to the job that it names; else, after a replay whose header was lost on the
-    way, to the failure whose present run has that job id. Not where the system keeps its dead letters: there an id says
-    nothing without its queue (each queue of BullMQ counts from 1), and nothing is lost on the way.
+    A report without lineage belongs to the job that it names; or, after a replay whose header was lost in transit, to
+    the failure whose present run has that job id. The latter does not apply if the system stores its dead letters:
+    there, an id is ambiguous without its queue (each queue of BullMQ counts from 1), and no header is lost.
     """
     known = _failure_ids({r.name for r in reports})
     counted = {source for source in {r.source for r in reports} if config.keeps_dead(source)}
@@ -278,7 +283,7 @@ def _reports_by_failure(reports: Sequence[Report]) -> tuple[dict[Name, int], dic
     for r in reports:
         name, run = r.name, r.run
         if not r.has_lineage and name not in known and r.source not in counted:
-            # The first report of a job names it, should a later one of the same job come from another queue.
+            # The first report of a job names it, even if a later one of the same job comes from another queue.
             name, run = by_job.setdefault((r.source, r.job_id), (name, 1))
         by_name[name].append(r if run == r.run else changed_copy(r, run=run))
     return known, by_name
@@ -298,22 +303,25 @@ def _failure_ids(names: Iterable[Name]) -> dict[Name, int]:
 
 
 def _is_about_failure(reports: Iterable[Report]) -> bool:
-    """Return whether reports are about a job that failed. A job that succeeded at once is not stored.
+    """Return whether the reports concern a job that failed. A job that succeeded immediately is not stored.
 
-    A success at a second attempt is: its failure is on the way, held up in a worker's spool. Dropping the success would
-    leave the job `retrying`, then `lost`, and it would be run again.
+    A success at a second attempt is stored: the report of its failure is delayed in a worker's spool. Dropping the
+    success would leave the job `retrying`, then `lost`, and it would be replayed.
     """
-    # One with a reason ends what was filed as lost, perhaps by another process and not yet.
-    # Not one that was only seen: what failed before it was not, and no report of that is on the way.
+    # A success with a reason ends a failure that was filed as lost, perhaps by another process that has not committed
+    # yet. A success that was only seen in events does not count: its earlier failures were not seen, and no report
+    # about them is in transit.
     return any(r.kind != "success" or (not r.is_seen and (r.attempt > 1 or r.has_lineage or r.reason)) for r in reports)
 
 
 def _confirmed_reports(reports: Sequence[Report], reported: Container[tuple[int, int]] = ()) -> list[Report]:
-    """Remove reports that call an attempt lost, or saw its end, which a worker reported, here or in the attempts (run,
-    number) of `reported`.
+    """Remove reports of lost or merely seen attempts whose end a worker reported.
 
-    Of lost ones only the message is stored, where the worker brought none.
+    The worker's report is among these, or among the attempts (run, number) of `reported`. Of a report of a lost attempt
+    only the message is stored, if the worker's report has none.
     """
+    if len(reports) == 1 and reports[0].kind != LOST and not reports[0].is_seen:  # the usual case
+        return list(reports)
     words = {(r.run, r.attempt) for r in reports if r.kind != LOST and not r.is_seen}
     ends = words | {(r.run, r.attempt) for r in reports if r.kind != LOST}
     return [
@@ -363,13 +371,15 @@ def _display_columns(report: Report, marks: _References) -> dict[str, Any]:
         "headers": report.headers,
         "redacted": report.redacted,
         "expires_at": report.expires_at,
+        "event_id": report.event_id,
     }
 
 
 def _caveats(reports: Iterable[Report], expires_at: datetime | None, before: int | None) -> int | None:
-    """Facts about the message that a replay needs, when these reports are added to those of `before`.
+    """Return the facts about the message that a replay needs, combined from these reports and `before`.
 
-    A message that was once stored in full stays, and a chord member stays one: so the order of reports does not matter.
+    A message that was once stored in full remains full, and a chord member remains one: so the order of reports is
+    irrelevant.
     """
     caveats = before or 0
     for r in reports:
@@ -392,7 +402,7 @@ def _failed_reports(reports: Iterable[Report]) -> list[Report]:
 
 
 def _insert(unknown: dict[Name, list[Report]], marks: _References, now: datetime) -> dict[Name, int]:
-    """Write the failures that are not known; answers the ids of those that were indeed not there."""
+    """Insert unknown failures. Return the ids of those that did not exist."""
     rows, documents = [], {}
     # In order of arrival, because lists sort by id.
     for name, mine in unknown.items():
@@ -413,8 +423,9 @@ def _insert(unknown: dict[Name, list[Report]], marks: _References, now: datetime
 
 
 def search_document(row: Mapping[str, Any], face: Report | None = None) -> str:
-    """Text of the search index for a failure; `face` is the report that it shows."""
-    # That brings what would be made of the row, unless it is a success, or the row has its name or its job from another report.
+    """Return the text of the search index for a failure; `face` is the report that it shows."""
+    # The report's terms equal those of the row, unless it is a success, or the row's name or job id comes from another
+    # report.
     is_all = face is not None and face.terms and face.name == _name_of(row) and face.job_id == row["job_id"]
     made = face.terms if face is not None and is_all else document_without_stack(row)
     stack = row["traceback_id"]
@@ -426,13 +437,13 @@ def _name_of(row: Mapping[str, Any]) -> Name:
 
 
 def _precedence(report: Report) -> tuple[Rank, bool]:
-    """Order of reports: the latest attempt, by a reporter that knows what the job was."""
+    """Return the sort key of reports: latest attempt, then reports that name the task."""
     return report.rank, report.task != ""
 
 
 @dataclass(slots=True)
 class _PriorAttempts:
-    """Known attempts of a failure: those that failed, highest first in `face`, and the highest of each run."""
+    """Known attempts of a failure: the highest failed one in `face`, and the highest of each run."""
 
     face: Rank | None = None
     runs: dict[int, Rank] = field(default_factory=dict)
@@ -440,14 +451,14 @@ class _PriorAttempts:
 
 
 def _update(of_failure: dict[int, list[Report]], marks: _References, now: datetime) -> dict[int, _PriorAttempts]:
-    """Fold the reports into failures that are known. Return the attempts that were known before."""
+    """Merge the reports into known failures. Return the attempts that were known before."""
     before: dict[int, _PriorAttempts] = {pk: _PriorAttempts() for pk in of_failure}
     if not of_failure:
         return before
     rows = Failure.objects.filter(pk__in=of_failure).order_by("pk")
     if connection.features.has_select_for_update:
-        # In one order for all; what others write to these waits until we are through. "No key": inserting an attempt
-        # or a failure shares its parent's key, and two that share a key could not both go on to lock it whole.
+        # Locked in a fixed order; other writers of these rows wait for this transaction. "No key", because inserting an
+        # attempt or a failure takes a share lock on its parent's key, and two holders could not both upgrade it.
         rows = rows.select_for_update(of=("self",), no_key=True)
     current = [dict(zip(("id", *_COLUMNS), values, strict=True)) for values in rows.values_list("id", *_COLUMNS)]
     known = Attempt.objects.filter(failure__in=of_failure)
@@ -465,7 +476,10 @@ def _update(of_failure: dict[int, list[Report]], marks: _References, now: dateti
         new = row | change
         if new != row:
             changed.append([new[column] for column in _COLUMNS])
-        if any(new[column] != row[column] for column in _SEARCHED_COLUMNS):
+        # Other headers than those of the trace change with each attempt.
+        if any(new[column] != row[column] for column in _SEARCHED_COLUMNS) or (
+            new["headers"] != row["headers"] and find_trace(new["headers"]) != find_trace(row["headers"])
+        ):
             documents.append((row["id"], search_document(new, face)))
     statements.insert(Failure, _COLUMNS, changed, conflict=statements.replace(_COLUMNS, key=(*_NAME_COLUMNS,)))
     index.write_failures(documents)
@@ -475,7 +489,7 @@ def _update(of_failure: dict[int, list[Report]], marks: _References, now: dateti
 def _changes(
     row: dict[str, Any], reports: list[Report], before: _PriorAttempts, marks: _References
 ) -> tuple[dict[str, Any], Report | None]:
-    """Changes of a failure by these reports; and the report that it shows now, where that is one of them."""
+    """Return the changes to a failure by these reports, and the report that it now shows, if it is one of them."""
     change: dict[str, Any] = {}
     face = None
     seen = _confirmed_reports(reports, before.reported)
@@ -489,7 +503,8 @@ def _changes(
             face = latest
             change |= _display_columns(latest, marks)
         elif not row["task"] and latest.task and latest.rank == before.face:
-            # The same attempt by one who knows more: of what its queue dropped at once, a copy tells what it was.
+            # A better report of the same attempt: for a message that its queue dropped immediately, a copy names the
+            # task.
             change |= {
                 column: value for column, value in _display_columns(latest, marks).items() if column in _MESSAGE_COLUMNS
             }
@@ -502,7 +517,7 @@ def _changes(
 
 def _overrules(top: Report, row: dict[str, Any]) -> bool:
     if row["state"] in {FailureState.REPLAYING, FailureState.GONE}:
-        return top.run >= row["run"]  # nothing of this run has been heard yet, or its source has it again
+        return top.run >= row["run"]  # this run has no report yet, or its source has the job again
     current = rank(row["run"], row["attempts"], row["kind"])
     if row["state"] == FailureState.DISCARDED:
         return top.rank[:2] > current[:2]
@@ -515,11 +530,11 @@ def _overrules(top: Report, row: dict[str, Any]) -> bool:
 def _write_attempts(
     of_failure: dict[int, list[Report]], before: dict[int, _PriorAttempts], marks: _References, now: datetime
 ) -> list[Sighting]:
-    """Write the attempts; answers those that were not there before, each once."""
+    """Write the attempts. Return the new ones, each once."""
     first: dict[tuple[int, int, int, str], Report] = {}
     for pk in sorted(of_failure):
         seen = _confirmed_reports(of_failure[pk], before[pk].reported if pk in before else ())
-        for r in sorted(seen, key=lambda r: not r.task):  # as their failure shows them
+        for r in sorted(seen, key=lambda r: not r.task):  # in the order in which their failure shows them
             first.setdefault((pk, r.run, r.attempt, r.kind), r)
     rows = [
         (
@@ -533,7 +548,7 @@ def _write_attempts(
 
 
 def _write_payloads(of_failure: dict[int, list[Report]], before: dict[int, _PriorAttempts]) -> None:
-    """Store the raw message of each run: that of its latest attempt; a complete one is not replaced by a part."""
+    """Store the raw message of each run's latest attempt. A complete message is not replaced by a partial one."""
     latest: dict[tuple[int, int], Report] = {}
     for pk, reports in of_failure.items():
         for r in reports:
@@ -585,20 +600,20 @@ def _write_totals(
 ) -> None:
     """Add these attempts to the totals for Prometheus.
 
-    One that was already counted as lost does not fail a second time.
+    An attempt already counted as lost does not count as failed again.
     """
     found: dict[Counted, float] = defaultdict(float)
     for it in counted:
         r, (source, queue) = it.report, queues[it.failure]
         if r.kind == "success":
-            found[Counted(totals.RECOVERED, source, queue)] += 1
+            found[Counted(counters.RECOVERED, source, queue)] += 1
             continue
         if r.kind == "retry":
-            found[Counted(totals.RETRIES, source, queue)] += 1
+            found[Counted(counters.RETRIES, source, queue)] += 1
         known = before[it.failure].runs.get(r.run) if it.failure in before else None
         if known == rank(r.run, r.attempt, LOST):
             continue
-        found[Counted(totals.FAILURES, source, queue, r.task, totals.error_label(r.error_type, r.kind))] += 1
+        found[Counted(counters.FAILURES, source, queue, r.task, counters.error_label(r.error_type, r.kind))] += 1
         if _state(r) == FailureState.DEAD:
-            found[Counted(totals.DIED, source, queue, r.task)] += 1
-    totals.add(found)
+            found[Counted(counters.DIED, source, queue, r.task)] += 1
+    counters.add_totals(found)

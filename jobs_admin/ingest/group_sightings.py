@@ -1,4 +1,4 @@
-"""Sightings of groups: how often, first and last time, and the resulting state."""
+"""Sightings of groups: their number, first and last time, and the resulting state."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from typing import NamedTuple
 from django.db import connection
 
 from jobs_admin.db import statements
+from jobs_admin.ingest.dependencies import write_dependencies
 from jobs_admin.ingest.report import Report
 from jobs_admin.models import Group, GroupSource, ReplayItem
 from jobs_admin.models.group import GroupState
 
-NEW_FOR = timedelta(hours=1)  # then a group is no longer new
+NEW_FOR = timedelta(hours=1)  # after that a group is no longer new
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """An attempt that was not there before."""
+    """A new attempt."""
 
     failure: int
     report: Report
 
 
 class Part(NamedTuple):
-    """Errors of a group at one source, between two times; the text is of the first."""
+    """Errors of a group at one source in a period; the text is that of the first."""
 
     group: int
     source: str
     error_type: str
-    message: str  # normalised, as in the title
+    message: str  # normalized, as in the title
     culprit: str
     since: datetime
     until: datetime
-    release: str = ""  # of the first
+    release: str = ""  # of the first error
 
 
 def update_groups(seen: dict[int, list[Sighting]]) -> None:
-    """Group -> what was seen of it."""
+    """Add sightings to their groups, by group id."""
     rows = Group.objects.filter(pk__in=seen).order_by("pk")
     if connection.features.has_select_for_update:
         rows = rows.select_for_update(of=("self",), no_key=True)
@@ -70,10 +71,11 @@ def update_groups(seen: dict[int, list[Sighting]]) -> None:
         for r in (it.report for it in mine)
         if r.fingerprint
     )  # fmt: skip
+    write_dependencies((pk, it.report) for pk, mine in seen.items() for it in mine)
 
 
 def write_parts(parts: Iterable[Part]) -> None:
-    """Add to what each source has of its groups (`GroupSource`), in the caller's transaction."""
+    """Add to the numbers of each source and group (`GroupSource`), in the caller's transaction."""
     first: dict[tuple[int, str], Part] = {}
     last: dict[tuple[int, str], Part] = {}
     for part in parts:
@@ -91,7 +93,7 @@ def _conflict_clause() -> str:
     table = f'"{GroupSource._meta.db_table}"'
     is_later = f'excluded."last_seen" >= {table}."last_seen"'
     is_earlier = f'excluded."first_seen" < {table}."first_seen"'
-    # As with a group, the text stays that of the first.
+    # As in a group, the text of the first error stays.
     when = {"last_seen": is_later, "first_seen": is_earlier, "first_release": is_earlier}
     changed = [
         f'"{name}" = CASE WHEN {is_so} THEN excluded."{name}" ELSE {table}."{name}" END' for name, is_so in when.items()
@@ -103,7 +105,7 @@ _CONFLICT = _conflict_clause()
 
 
 def _regress(group: Group, seen: list[Sighting]) -> None:
-    """A resolved group came back, unless these failed before it was resolved and only arrived late."""
+    """Mark a resolved group as regressed, unless these attempts failed before it was resolved and only arrived late."""
     replayed = _find_replay_items(seen)
     later = [it for it in seen if group.resolved_at is None or _failed_after(group.resolved_at, it, replayed)]
     if not later:
@@ -115,16 +117,19 @@ def _regress(group: Group, seen: list[Sighting]) -> None:
 
 
 def _find_replay_items(seen: list[Sighting]) -> dict[int, ReplayItem]:
-    """failure -> the item of the replay that started the run it failed in."""
+    """Return failure -> the replay item that started the run in which it failed."""
     runs = {it.failure: it.report for it in seen if it.report.item}
-    # By failure and run too: an item's number may be that of another desk, where a database was put back.
+    # Also by failure and run: after a restore of the database, an item's number may be that of another desk.
     items = ReplayItem.objects.filter(pk__in=[report.item for report in runs.values()], failure__in=runs)
     rows = items.only("replay_id", "failure_id", "run", "sent_at", "claimed_at")
     return {item.failure_id: item for item in rows if item.run == runs[item.failure_id].run}
 
 
 def _failed_after(resolved_at: datetime, it: Sighting, replayed: Mapping[int, ReplayItem]) -> bool:
-    """By the worker's clock; what we sent since it was resolved failed after that, whatever that clock says."""
+    """Return whether the attempt failed after the resolution, by the worker's clock.
+
+    A job sent by a replay since then failed after it, whatever that clock shows.
+    """
     item = replayed.get(it.failure)
     sent_at = (item.sent_at or item.claimed_at) if item else None
     return it.report.ended_at > resolved_at or (sent_at is not None and sent_at > resolved_at)

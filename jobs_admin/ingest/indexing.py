@@ -1,7 +1,7 @@
-"""Rebuilding of the search index: for rows that ingest did not write, and for those made by other rules.
+"""Rebuilding of the search index for rows that ingest did not write, or that were indexed by other rules.
 
-In short transactions, the latest first, so that search is complete again soonest where people look; each begins where
-the one before it ended, whoever ran that. Ingest goes on meanwhile and writes new rows by today's rules.
+Short transactions, latest rows first, so that search is soon complete for recent failures. Each transaction continues
+where the previous one ended, in any process. Ingest continues meanwhile and indexes new rows by the current rules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobs_admin.ingest.filing import search_document
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.terms import FAILURES, STACKS, STATE, write_failures, write_stacks
 
-AT_ONCE = {FAILURES: 300, STACKS: 20}  # rows of a transaction: on SQLite nobody else writes meanwhile
+AT_ONCE = {FAILURES: 300, STACKS: 20}  # rows per transaction: SQLite allows no other writer meanwhile
 _MODELS = {FAILURES: Failure, STACKS: Traceback}
 _COLUMNS = (
     "id",
@@ -27,12 +27,14 @@ _COLUMNS = (
     "message",
     "args",
     "kwargs",
+    "headers",
+    "event_id",
     *search_terms.NAMED,
 )
 
 
 def step() -> bool:
-    """Rebuild the next few rows; False where every row is by today's rules."""
+    """Rebuild the next rows. Return False if every row is indexed by the current rules."""
     for table in (STACKS, FAILURES):
         with transaction.atomic():
             version, below = _read_progress(table, is_locked=True)
@@ -45,7 +47,7 @@ def step() -> bool:
 
 
 def is_complete(table: str) -> bool:
-    """Return whether every row of the table is by today's rules."""
+    """Return whether every row of the table is indexed by the current rules."""
     return _read_progress(table)[0] == search_terms.VERSION
 
 
@@ -56,7 +58,7 @@ def mark_all_outdated() -> None:
 
 
 def count_outdated() -> int:
-    """Approximate number of rows that are still to be rebuilt."""
+    """Return the approximate number of rows still to be rebuilt."""
     total = 0
     for table in AT_ONCE:
         version, below = _read_progress(table)
@@ -77,7 +79,7 @@ def index(failures: Iterable[Failure]) -> None:
 
 
 def _index_rows(table: str, below: int | None) -> int | None:
-    """Index the next rows below this id; answers the lowest of them, None where there were none."""
+    """Index the next rows below this id. Return the lowest of them; None if there were none."""
     rows = _MODELS[table].objects.order_by("-pk")
     if below is None:
         below = (rows.aggregate(highest=Max("pk"))["highest"] or 0) + 1
@@ -87,7 +89,7 @@ def _index_rows(table: str, below: int | None) -> int | None:
         write_stacks([(pk, search_terms.stack_document(text)) for pk, text in stacks])
         return min((pk for pk, _ in stacks), default=None)
     if connection.features.has_select_for_update:
-        rows = rows.select_for_update(no_key=True)  # what ingest writes meanwhile is not to be undone
+        rows = rows.select_for_update(no_key=True)  # do not overwrite concurrent writes of ingest
     failures = list(rows.values(*_COLUMNS))
     write_failures([(row["id"], search_document(row)) for row in failures])
     return min((row["id"] for row in failures), default=None)

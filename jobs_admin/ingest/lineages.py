@@ -1,8 +1,8 @@
-"""Verification of lineages: whether a report is of the job that a replay sent, or only claims to be.
+"""Verification of lineages: whether a report belongs to the job that a replay sent, or only claims to.
 
-The header of a replay may be handed on to other jobs, and anyone who publishes may write one. Workers recognise the
-first case by the header itself; what an older one reported, and much of what is forged, is recognised here by the id
-under which the run was sent.
+The header of a replay may be passed on to other jobs, and anyone who can publish may write one. Workers recognize the
+first case by the header itself. Reports of older workers, and many forged ones, are recognized here by the id under
+which the run was sent.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ _JobName = tuple[str, str, str]  # source, queue, job id
 
 @dataclass(slots=True)
 class _ReusedId:
-    """A failure, and the jobs that its id belonged to one after the other."""
+    """A failure, and the successive jobs that had its id."""
 
     failure: int
     run: int  # the latest
-    made: dict[datetime, int]  # when each job was made -> the run that it began
+    made: dict[datetime, int]  # time when each job was made -> the run that it started
 
 
 def assign_runs(reports: Sequence[Envelope]) -> list[Envelope]:
-    """Return the reports, in their order; one of a job that was made after all known jobs of its id has a run of its
-    own.
+    """Return the reports, in their order. A job made after all known jobs with its id gets a run of its own.
 
-    Reports whose job was sent by us have their run already.
+    Reports of jobs that a replay sent already have their run.
     """
     known = _find_reused_ids([one for one in reports if one.lineage is None and one.made_at is not None])
     return [_with_run(one, known.get(_job_name(one))) for one in reports]
@@ -52,13 +51,13 @@ def _with_run(report: Envelope, known: _ReusedId | None) -> Envelope:
         return report
     run = known.made.get(made_at)
     if run is None:
-        # One from before is of a job that was never reported while it had the id: nothing distinguishes it.
+        # A job made before a known one was never reported while it had the id, and cannot be distinguished.
         run = _begin_run(known, made_at) if made_at > max(known.made) else 1
     return report if run == 1 else replace(report, lineage=_lineage(report, run))
 
 
 def _job_name(report: Envelope) -> _JobName:
-    """Name of the job as the tables have it (`report.parse_report`)."""
+    """Return the name of the job as in the tables (`report.parse_report`)."""
     return report.source, representable(report.queue)[:200], representable(report.job_id)[:255]
 
 
@@ -67,7 +66,7 @@ def _lineage(report: Envelope, run: int) -> Lineage:
 
 
 def _begin_run(known: _ReusedId, made_at: datetime) -> int:
-    """Record a run before it is filed: a process that comes again after a death finds the same run."""
+    """Record a run before it is filed: a process that repeats this after a crash finds the same run."""
     with transaction.atomic():
         later = Comeback.objects.filter(failure=known.failure)
         run = max([known.run, *later.values_list("run", flat=True)]) + 1
@@ -77,7 +76,7 @@ def _begin_run(known: _ReusedId, made_at: datetime) -> int:
 
 
 def _find_reused_ids(reports: Sequence[Envelope]) -> dict[_JobName, _ReusedId]:
-    """Known first jobs of these reports, with the time when each was made."""
+    """Return the known first jobs of these reports, with the time when each was made."""
     places: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in reports:
         source, queue, job_id = _job_name(one)
@@ -104,17 +103,27 @@ def _moment(seconds: float | None) -> datetime | None:
 
 Name = tuple[str, str, str]  # source, queue and job id of run 1
 
-_SHOWN = ("error_type", "message", "first_job_id", "job_id", "args", "kwargs", *search_terms.NAMED)
+_SHOWN = (
+    "error_type",
+    "message",
+    "first_job_id",
+    "job_id",
+    "args",
+    "kwargs",
+    "headers",
+    "event_id",
+    *search_terms.NAMED,
+)
 
 log = logging.getLogger(__name__)
 
 
 def verify_lineages(reports: Sequence[Report]) -> list[Report]:
-    """Return the reports, in their order; those that claim a run which was sent under another id lose their lineage.
+    """Return the reports, in their order; those that claim a run sent under another id lose their lineage.
 
-    Successes of runs that the desk did not send are left out. A failing run without an item (pruned, older than a
-    restored database, or not marked as sent yet) is believed. The item that a report names is believed only where that
-    item sent this run of this job, so it was sent to the report's own source.
+    Successes of runs that the desk did not send are dropped. A failed run without an item (pruned, later than a
+    restored backup, or not marked as sent yet) is accepted. The item that a report names is accepted only if that item
+    sent this run of this job, and therefore to the report's own source.
     """
     claims = [r for r in reports if r.has_lineage]
     if not claims:
@@ -131,31 +140,31 @@ def verify_lineages(reports: Sequence[Report]) -> list[Report]:
 
 @dataclass(slots=True)
 class _RecordedRuns:
-    """The runs of a failure, as far as they are recorded."""
+    """The recorded runs of a failure."""
 
-    run: int  # of the failure now, and
-    job_id: str  # its id in that
-    heard: int = 0  # the highest run that failed, of the reports being filed
+    run: int  # the failure's current run
+    job_id: str  # its job id in that run
+    heard: int = 0  # the highest failed run among the reports being filed
     has_items: bool = False
-    came_again: set[int] = field(default_factory=set)  # runs of a source that gave the job's id again, without a replay
+    came_again: set[int] = field(default_factory=set)  # runs in which a source reused the job's id, without a replay
     sent_as: dict[int, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))  # run -> item -> job id
 
     def may_have_sent(self, report: Report) -> bool:
-        """Return whether the run that a success claims was sent, or may have been.
+        """Return whether the run of a reported success was sent, or may have been.
 
-        Items are deleted with their failure. Where it has none it may be back since, by a report of an earlier run, or the
-        desk is another one: then the runs that were heard of and the next one may have been sent.
+        Items are deleted with their failure. A failure without items may have been recreated from a report of an
+        earlier run, or the desk may be another one: then all reported runs and the next one may have been sent.
         """
         if report.run in self.sent_as or report.run in self.came_again:
             return True
-        if report.run == self.run:  # it failed before
+        if report.run == self.run:  # the run failed before
             return report.job_id == self.job_id
         return not self.has_items and report.run <= max(self.run, self.heard) + 1
 
 
 def _verified_report(report: Report, replays: _RecordedRuns | None) -> Report | None:
-    """The report as far as the desk's replays of its failure bear it out; None for a success of which they know nothing."""
-    if replays is None:  # a failure that is not known: nothing is there to be changed
+    """Return the report with the lineage that recorded replays confirm; None for a success that they do not confirm."""
+    if replays is None:  # unknown failure: nothing can be overwritten
         return changed_copy(report, item=None)
     sent_as = replays.sent_as.get(report.run, {})
     known = set(sent_as.values())
@@ -167,7 +176,7 @@ def _verified_report(report: Report, replays: _RecordedRuns | None) -> Report | 
 
 
 def _find_recorded_runs(claimed: set[Name]) -> dict[Name, _RecordedRuns]:
-    """By name, of the failures that there are."""
+    """Return the recorded runs of existing failures, by name."""
     by_queue: dict[tuple[str, str], list[str]] = defaultdict(list)
     for source, queue, job_id in claimed:
         by_queue[source, queue].append(job_id)
@@ -183,7 +192,7 @@ def _find_recorded_runs(claimed: set[Name]) -> dict[Name, _RecordedRuns]:
         "pk", "failure", "run", "job_id", "claimed_at", "sent_at"
     ):
         of_failure[failure].has_items = True
-        if job_id or claimed_at or sent_at:  # else it is planned, or was cancelled before it was sent
+        if job_id or claimed_at or sent_at:  # otherwise it is planned, or was cancelled before it was sent
             of_failure[failure].sent_as[run][pk] = job_id
     for failure, run in Comeback.objects.filter(failure__in=of_failure).values_list("failure", "run"):
         of_failure[failure].came_again.add(run)

@@ -1,4 +1,4 @@
-"""Changes by time alone: a retry that never came back is lost; a group is neither new nor muted for ever."""
+"""State changes by time alone: overdue retries are lost, new groups become ongoing, mutes end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from django.db.models import F, Q, QuerySet
 
 from jobs_admin import config
 from jobs_admin.core import keys, untrusted
-from jobs_admin.db import audit, counters, step_progress, totals
-from jobs_admin.db.totals import Counted
+from jobs_admin.db import audit, counters, step_progress
+from jobs_admin.db.counters import Counted
 from jobs_admin.fleet import worker_store
 from jobs_admin.fleet.worker_store import Named
 from jobs_admin.ingest import group_sightings
@@ -29,20 +29,20 @@ from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.group import GroupState
 from jobs_admin.worker.store import LEDGER_STORED_DAYS, STREAM_BYTES, with_report
 
-# A store that was away or hung makes every worker look silent until each has dialled again and given a sign: ten seconds.
-# A silent worker is checked again after this time, with no long gap between two checks.
+# If the store is unreachable or hangs, every worker appears silent until it has reconnected and sent a heartbeat: ten
+# seconds. A silent worker is checked again after this time, without a long gap between checks.
 CONFIRM_SILENCE_S = 12.0
 LONGEST_GAP_S = 40.0
 _FILED_AT_ONCE = 500
 _FILED_BYTES_AT_ONCE = 4 * 1024**2
 _LONGEST_NAME = 80
-# Refusals that concern every client; all others are due to what a source wrote under its own keys.
+# Errors that affect every client; all others are caused by what a source wrote to its own keys.
 _REFUSED_TO_ALL = (
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ReadOnlyError,
     redis.exceptions.NoPermissionError,
 )
-WORKER_REASON = "worker "  # the reason of what is filed here
+WORKER_REASON = "worker "  # prefix of the reason of failures filed here
 
 log = logging.getLogger(__name__)
 
@@ -50,19 +50,22 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Silence:
     sign: float | None
-    since: float  # monotonic
+    since: float  # by the monotonic clock
     last: float
 
 
 @dataclass
 class Reaper:
-    """Remembers who was silent, as long as it can check. `now` is monotonic, in seconds."""
+    """Checks for dead workers; remembers silent ones between checks. `now` is monotonic, in seconds."""
 
     _silent: dict[Named, _Silence] = field(default_factory=dict)
-    _unusable: set[str] = field(default_factory=set)  # sources whose keys hold something else, at the last look
+    _unusable: set[str] = field(default_factory=set)  # sources whose keys had an unexpected type at the last check
 
     def check(self, store: redis.Redis, now: float) -> bool:
-        """File what dead workers kept. True if there is more to do at once. Raises redis.RedisError."""
+        """File the jobs that dead workers stored.
+
+        Return True if more can be filed immediately. Raises redis.RedisError.
+        """
         is_more = False
         found: dict[Named, _Silence] = {}
         unusable: set[str] = set()
@@ -81,7 +84,7 @@ class Reaper:
         return is_more
 
     def _check_boot(self, store: redis.Redis, place: Named, now: float, found: dict[Named, _Silence]) -> bool:
-        """File what one dead worker kept; a silent one is put to those that were found. True if it kept more."""
+        """File the stored jobs of one dead worker, or add a silent one to `found`. Return True if it has more."""
         source, boot = place
         if not boot.isalnum():
             return False
@@ -106,14 +109,14 @@ _reaper = Reaper()
 
 
 def file_jobs_of_dead_workers(now: float) -> bool:
-    """Part of the step `reconcile` of `watch`."""
+    """File the jobs of dead workers, as part of the step `reconcile` of `watch`."""
     return _reaper.check(config.store(), now)
 
 
 def _read_last_sign(store: redis.Redis, source: str, boot: str) -> tuple[float | None, bool, str, int]:
-    """Last sign of a worker (ms since 1970, the store's clock; None: never, or too long ago).
+    """Return the last heartbeat of a worker (ms since 1970, the store's clock; None: never, or too long ago).
 
-    Also whether it said goodbye, its name, and how many bytes the stream may have by its setting.
+    Also whether it shut down cleanly, its name, and its configured limit for the size of the stream in bytes.
     """
     pipeline = store.pipeline(transaction=False)
     pipeline.zscore(keys.boots(source), boot)
@@ -133,7 +136,7 @@ def _worker_reason(name: str, sign: float | None, is_gone: bool) -> str:
     worker = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
     at = ""
     if sign is not None:
-        # One that says goodbye is put among the silent at once (`worker/beat.lua`).
+        # A worker that shuts down cleanly is listed as silent immediately (`worker/beat.lua`).
         moment = untrusted.moment((sign + keys.SILENT_MS) / 1000 if is_gone else sign / 1000)
         at = f" {'at' if is_gone else 'soon after'} {moment:%Y-%m-%d %H:%M:%S} UTC" if moment else ""
     return f"{WORKER_REASON}{worker} stopped{at}; the job had been acknowledged, so the broker will not redeliver it"
@@ -162,14 +165,14 @@ def _reaping_script() -> str:
     return with_report((Path(__file__).parent / "reaping.lua").read_text())
 
 
-# Celery's default: how long Redis keeps a fetched message from others, so how late a retry may rightly come.
+# Celery's default: how long Redis hides a fetched message, and so how late a legitimate retry may be.
 _VISIBILITY_TIMEOUT_S = 3600
 _MARGIN_S = 60
 _AT_ONCE = 500
-RETRY_REASON = "The retry did not report"  # the reason of what is filed here
+RETRY_REASON = "The retry did not report"  # prefix of the reason of failures filed here
 
 
-# Extra patience for jobs in a queue or in a spool, and no more: a busy queue is never empty.
+# Extra time for jobs in a queue or a spool. Limited, because a busy queue is never empty.
 _BACKLOG_PATIENCE = timedelta(days=1)
 
 
@@ -177,16 +180,16 @@ _BACKLOG_PATIENCE = timedelta(days=1)
 class Delays:
     """Possible delays of a retry, or of its report (`awaiting.py`)."""
 
-    is_blind: bool = False  # reports of any source may wait to be filed, or the store is away: nothing is filed as lost
-    late: frozenset[str] = frozenset()  # sources with reports that wait to be filed
-    # source -> visibility timeout that its workers have, in seconds; a longer one than the desk's own configuration counts
+    is_blind: bool = False  # any source may have unfiled reports, or the store is unreachable: nothing is filed as lost
+    late: frozenset[str] = frozenset()  # sources with reports waiting to be filed
+    # source -> visibility timeout of its workers, in seconds; counts if it is longer than the desk's own setting
     timeouts_s: Mapping[str, float] = field(default_factory=dict)
-    spooling: frozenset[str] = frozenset()  # sources whose workers have reports that did not get through yet
-    backlogged: frozenset[tuple[str, str]] = frozenset()  # (source, queue) in which it may wait
+    spooling: frozenset[str] = frozenset()  # sources whose workers have undelivered reports
+    backlogged: frozenset[tuple[str, str]] = frozenset()  # (source, queue) in which the retry may be waiting
 
 
 def reconcile(now: datetime, delays: Delays = Delays()) -> bool:
-    """File overdue retries as lost, let new groups grow old, end mutes. True if there may be more to do at once."""
+    """File overdue retries as lost, age new groups, end mutes. Return True if there may be more to do immediately."""
     lost = 0 if delays.is_blind else file_overdue_retries(now, delays)
     Group.objects.filter(state=GroupState.NEW, first_seen__lt=now - group_sightings.NEW_FOR).update(
         state=GroupState.ONGOING, state_since=now
@@ -196,13 +199,13 @@ def reconcile(now: datetime, delays: Delays = Delays()) -> bool:
 
 
 def end_mutes(now: datetime) -> int:
-    """`muted` past its time, or its count of failed attempts -> `ongoing`. Return the number."""
+    """Move groups whose mute is past its time, or its count of failed attempts, to `ongoing`. Return their number."""
     over = Q(muted_until__lte=now) | Q(muted_until_count__lte=F("count"))
     ended = 0
     for group in Group.objects.filter(over, state=GroupState.MUTED).order_by("pk")[:_AT_ONCE]:
         is_time = group.muted_until is not None and group.muted_until <= now
         with transaction.atomic():
-            # Asked again: a person may have muted it for longer meanwhile.
+            # Checked again in the update: an operator may have extended the mute meanwhile.
             still = Group.objects.filter(over, pk=group.pk, state=GroupState.MUTED)
             ended_by = "time" if is_time else "count"
             over_now = {"state": GroupState.ONGOING.value, "state_since": now, "mute_ended": ended_by}
@@ -225,16 +228,19 @@ def end_mutes(now: datetime) -> int:
 
 
 def file_overdue_retries(now: datetime, delays: Delays) -> int:
-    """`retrying` past its time, the visibility timeout and a minute -> `dead`, kind `lost`. Answers how many."""
+    """Move jobs `retrying` past due time, visibility timeout and a minute to `dead`, kind `lost`.
+
+    Return their number.
+    """
     found = 0
     late = Failure.objects.filter(state=FailureState.RETRYING, due_at__lt=now - timedelta(seconds=_MARGIN_S))
     for source in sorted(set(late.values_list("source", flat=True).distinct())):
         if config.keeps_dead(source) or source in delays.late:
-            continue  # it is asked itself what became of its retries; or their reports may be among those that wait
+            continue  # the source itself reports on its retries; or the reports of these may be waiting
         timeout_s = max(_visibility_timeout_s(source), delays.timeouts_s.get(source, 0.0))
         latest = now - timedelta(seconds=timeout_s + _MARGIN_S)
         rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, due_at__lt=latest)
-        # A retry that only events named is asked for in the result backend.
+        # The result backend is queried for retries that only events reported.
         rows = rows.alias(seen=F("caveats").bitand(Caveat.SEEN)).filter(Q(caveats=None) | Q(seen=0))
         if source in delays.spooling:
             rows = rows.filter(due_at__lt=latest - _BACKLOG_PATIENCE)
@@ -259,7 +265,10 @@ def _file_as_lost(overdue: QuerySet[Failure], timeout_s: float, now: datetime) -
 
 
 def lock_failures(rows: QuerySet[Failure]) -> list[Failure]:
-    """Some of these, with what `bury` needs of them, locked where the database locks rows. Inside a transaction."""
+    """Return some of these failures with the fields that `mark_lost` needs, locked where supported.
+
+    Inside a transaction.
+    """
     if connection.features.has_select_for_update:
         rows = rows.select_for_update(of=("self",), no_key=True, skip_locked=True)
     only = ("pk", "source", "queue", "task", "run", "attempts", "job_id", "group_id", "due_at")
@@ -267,7 +276,7 @@ def lock_failures(rows: QuerySet[Failure]) -> list[Failure]:
 
 
 def mark_lost(failures: Sequence[Failure], why: str, now: datetime) -> None:
-    """The attempt that they waited for will not come: they are dead, kind `lost`. Inside a transaction."""
+    """Mark failures as dead, kind `lost`: the awaited attempt will not come. Inside a transaction."""
     if not failures:
         return
     attempts = [
@@ -283,7 +292,7 @@ def mark_lost(failures: Sequence[Failure], why: str, now: datetime) -> None:
     Failure.objects.bulk_update(failures, ["state", "kind", "reason", "attempts", "due_at"])
     counters.add_lost_counts([(f.group_id, f.source, f.queue) for f in failures], now)
     lost = Counter((f.source, f.queue, f.task) for f in failures)
-    totals.add(
-        {Counted(totals.FAILURES, *place, totals.error_label("", "lost")): n for place, n in lost.items()}
-        | {Counted(totals.DIED, *place): n for place, n in lost.items()}
+    counters.add_totals(
+        {Counted(counters.FAILURES, *place, counters.error_label("", "lost")): n for place, n in lost.items()}
+        | {Counted(counters.DIED, *place): n for place, n in lost.items()}
     )

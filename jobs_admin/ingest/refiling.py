@@ -1,7 +1,7 @@
-"""Filing of reports that were stored raw (`Unfiled`): those that a person accepted, and those of a newer guard.
+"""Filing of reports that were stored raw (`Unfiled`): those that an operator accepted, and those of a newer guard.
 
-A fleet is upgraded in any order. Reports from before the desk could read them are tried again by each `watch` that
-starts: it runs the version that can read them, or they stay stored for the next.
+A fleet is upgraded in any order. Reports that the desk could not read yet are retried by each `watch` when it starts:
+either its version can read them, or they stay stored for the next.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.db.models import Q, QuerySet
 from jobs_admin import config, ingest
 from jobs_admin.core.envelope import READABLE_LATER, Unreadable, decode
 from jobs_admin.models import Unfiled
-from jobs_admin.trust import Cause, raw_entries, unsealing
+from jobs_admin.trust import Cause, unsealing
 
 _AT_ONCE = 20
 _BYTES_AT_ONCE = 32 * 2**20
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Position:
-    """Progress of this process: everything that was there when it began is tried once."""
+    """Progress of this process: everything stored when it started is tried once."""
 
     at: int = 0
     until: int | None = None
@@ -36,12 +36,15 @@ _position = _Position()
 
 
 def restart() -> None:
-    """Try all of them again, as a process that starts does."""
+    """Try all of them again, like a process that has just started."""
     _position.at, _position.until = 0, None
 
 
 def step() -> bool:
-    """File the next few accepted or now readable ones; True while there are more. Idempotent, whoever dies."""
+    """File the next accepted or now readable reports.
+
+    Return True while there are more. Idempotent, also after a crash.
+    """
     accepted = list(_next_rows(Unfiled.objects.filter(cause=Cause.ACCEPTED).order_by("id")))
     for row in accepted:
         _file_accepted(row)
@@ -64,7 +67,7 @@ def step() -> bool:
 
 
 def _next_rows(found: QuerySet[Unfiled]) -> Iterator[Unfiled]:
-    """Rows one at a time, up to a bound of bytes: a report may hold a message of 16 MB."""
+    """Yield rows individually, up to a limit in bytes: a report may contain a message of 16 MB."""
     size = 0
     for number, row in found.values_list("id", "size")[:_AT_ONCE]:
         if size and size + row > _BYTES_AT_ONCE:
@@ -75,28 +78,30 @@ def _next_rows(found: QuerySet[Unfiled]) -> Iterator[Unfiled]:
 
 
 def _file_accepted(unfiled: Unfiled) -> None:
-    """File a report without a check of its signature. If that fails, it is stored as any other such report."""
+    """File a report without verifying its signature. If that fails, it is stored like any other unfiled report."""
     try:
-        fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(unfiled.body)))
+        fields, key = unsealing.decode_entry(config.payload_keys().decrypt(bytes(unfiled.body)))
     except (InvalidToken, ValueError) as error:
         why = f"{unfiled.why}; to be filed, but it cannot be opened: {type(error).__name__}"
         Unfiled.objects.filter(pk=unfiled.pk).update(cause="", why=why[:2000])
         return
     with unsealing.stored_key(key):
-        ingest.file([ingest.Entry.of_name(unfiled.entry_id, fields)], is_trusted=True)
+        filed = ingest.file([ingest.Entry.of_name(unfiled.entry_id, fields)], is_trusted=True)
     row = Unfiled.objects.filter(pk=unfiled.pk)
-    if not row.filter(why=unfiled.why).delete()[0]:  # it was refused for another reason, which is in its row now
+    if filed.known_unfiled or filed.left:  # the row has the new reason
         row.update(cause="")
+    else:
+        row.delete()
 
 
 def _file_again(unfiled: Unfiled) -> bool:
     try:
-        fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(unfiled.body)))
+        fields, key = unsealing.decode_entry(config.payload_keys().decrypt(bytes(unfiled.body)))
         with unsealing.stored_key(key):
             unsealing.opened(decode(fields))
     except (Unreadable, InvalidToken, ValueError):
         return False
     with unsealing.stored_key(key):
-        ingest.file([ingest.Entry.of_name(unfiled.entry_id, fields)])
-    # Not where it was refused for another reason: its row has that now.
-    return bool(Unfiled.objects.filter(pk=unfiled.pk, why=unfiled.why).delete()[0])
+        filed = ingest.file([ingest.Entry.of_name(unfiled.entry_id, fields)])
+    # Not if it was refused again: its row has the new reason.
+    return not (filed.known_unfiled or filed.left) and bool(Unfiled.objects.filter(pk=unfiled.pk).delete()[0])

@@ -1,4 +1,4 @@
-"""Parsed stream entries, fit for the tables: text both databases take, lengths and numbers in bounds."""
+"""Parsed stream entries, fit for the tables: text that both databases accept, lengths and numbers within limits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from jobs_admin.core import envelope as wire
 from jobs_admin.core import keys, search_terms, untrusted
 from jobs_admin.core.fingerprint import NO_RULES, Fingerprint, Rules, fingerprint
 from jobs_admin.core.text import representable
+from jobs_admin.core.trace_context import event_id, find_trace
 from jobs_admin.core.traces import stack
 from jobs_admin.sources.base import Source, SourceRefused
 from jobs_admin.trust import Cause, ReportRefused, Trust, unsealing
@@ -28,25 +29,25 @@ _MOST_TRACE = 256 * 1024
 _MOST_TEXT = 64 * 1024
 _MOST_CRASHES = 100
 
-# What a later report of the same attempt overrules. `lost` is only our guess: any word from a worker is better.
+# Precedence among reports of the same attempt. `lost` is a guess: any report by a worker overrules it.
 LOST = "lost"
 _RANK_OF_KIND = {LOST: 0, "retry": 1, "success": 3}
 
 
 class NotOurs(ValueError):
-    """The entry cannot be filed under any source. Nothing was changed; keep it raw."""
+    """The entry cannot be filed under any source. Nothing was changed; store it raw."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One attempt that ended."""
+    """An attempt that ended."""
 
     entry_id: bytes
-    key_id: str  # of the key that signed it; "" where it is not signed
+    key_id: str  # id of the key that signed it; "" if unsigned
     source: str
-    queue: str  # with `first_job_id` names the failure: of run 1
+    queue: str  # with `first_job_id` identifies the failure: of run 1
     first_job_id: str
-    ran_on: str  # the queue of this run
+    ran_on: str  # queue of this run
     job_id: str  # of this run
     run: int
     has_lineage: bool
@@ -54,19 +55,19 @@ class Report:
     attempt: int
     kind: str
     task: str
-    ended_at: datetime  # the worker's clock, never later than the arrival
+    ended_at: datetime  # by the worker's clock, but at most the time of arrival
     due_at: datetime | None
     delay_s: float | None
     duration_s: float | None
     error_type: str
     message: str
     reason: str
-    observed: str  # what a policy that only observes would have done
-    escalate: bool  # a person is to be told of this end
+    observed: str  # what a policy in mode observe would have done
+    escalate: bool  # on-call is to be notified of this end
     fingerprint: Fingerprint | None  # None for a success
     stack: str
-    stack_sha256: str  # "" where there is no trace
-    stack_terms: str  # what the search index holds of it; "" where that is known to be there
+    stack_sha256: str  # "" without a trace
+    stack_terms: str  # its search terms; "" if they are known to be stored
     max_attempts: int | None
     worker: str
     host: str
@@ -79,16 +80,17 @@ class Report:
     headers: str
     redacted: int
     policy: str
-    crashes: str | None  # JSON list: it ended its workers so, and waits in quarantine; None for all others
+    event_id: str | None
+    crashes: str | None  # JSON list of the crashes of a quarantined job; None for all others
     sealed: bytes | None  # the raw message, encrypted
     raw_size: int
     raw_sha256: str
     is_raw_complete: bool
     is_chord_member: bool
-    is_seen: bool  # the desk saw it in its system's events: a report of the guard on the same attempt knows more
-    is_formless: bool  # no message of its queue system: it can be stored, not sent
+    is_seen: bool  # the desk saw it in the system's events: a report of the guard on the same attempt has more detail
+    is_formless: bool  # not a message of its queue system: it can be stored, not sent
     expires_at: datetime | None
-    made_at: datetime | None  # when the job was made, where its system may give its id to another later
+    made_at: datetime | None  # when the job was made, if its system may reuse its id
     terms: str  # text of the search index, without its stack
 
     @property
@@ -101,7 +103,7 @@ class Report:
 
 
 def rank(run: int, attempt: int, kind: str) -> tuple[int, int, int]:
-    """The higher of two attempts decides the state of the failure, whichever arrives first."""
+    """Return the rank of an attempt: the highest decides the state of the failure, whichever arrives first."""
     return run, attempt, _RANK_OF_KIND.get(kind, 2)
 
 
@@ -115,17 +117,18 @@ def parse_report(
     stream: str = "",
     trust: Trust | None = None,
 ) -> Report:
-    """The report in an entry that arrived at `now`; `seal` encrypts its raw message.
+    """Return the report in an entry that arrived at `now`; `seal` encrypts its raw message.
 
-    `stream`: the source whose stream it came from, which a report of another source has no business on; "": none.
+    `stream`: the source of its stream, which must be that of the report; "": none.
 
-    What takes long is done here, before the transaction: on SQLite everybody else's writes wait for its end.
-    `known_stacks`: hashes of those that are most likely in the tables already. `trust`: what its signature is checked by; None
-    for what the desk itself read in the source. Raises NotOurs, ReportRefused or envelope.Unreadable for an entry to be kept raw.
+    Expensive work is done here, before the transaction: on SQLite all other writers wait for its end. `known_stacks`:
+    hashes of stacks that are probably stored already. `trust`: verifies its signature; None for entries that the desk
+    itself read in the source. Raises NotOurs, ReportRefused or envelope.Unreadable for an entry that has to be stored
+    raw.
     """
     # In one function: each branch is the default of one field.
 
-    # Before it is read: what is not signed as it has to be is held to the bounds of refused reports, whatever it holds.
+    # Before parsing: a report without a required signature is limited like refused reports, whatever it contains.
     key_id = trust.check(entry, stream, now) if trust and stream else ""
     envelope = wire.decode(entry)
     source = _text(envelope.source, 63)
@@ -142,7 +145,7 @@ def parse_report(
     lineage = envelope.lineage
     kind = envelope.kind
     ended_at = min(_moment(envelope.at) or now, now)
-    # The wait is a difference of two readings of one clock, so that clock need not be right.
+    # The delay is a difference of two readings of one clock, which need not be correct.
     delay_s = _difference(envelope.due_at, envelope.at) if kind == "retry" else None
     trace = _text(envelope.trace, _MOST_TRACE)
     name = {
@@ -162,6 +165,7 @@ def parse_report(
         "args": _text(envelope.args, _MOST_TEXT),
         "kwargs": _text(envelope.kwargs, _MOST_TEXT),
     }
+    known_as = {"headers": _text(envelope.headers, _MOST_TEXT), "event_id": event_id(envelope.event_id) or None}
     is_success = kind == "success"
     stack_text = "" if is_success else stack(trace, shown["message"])
     stack_sha256 = hashlib.sha256(stack_text.encode()).hexdigest() if stack_text else ""
@@ -171,6 +175,7 @@ def parse_report(
     return Report(
         **name,
         **shown,
+        **known_as,
         entry_id=entry_id,
         key_id=key_id,
         ran_on=queue,
@@ -197,7 +202,6 @@ def parse_report(
         max_attempts=_natural_number(envelope.max_attempts) or None,
         priority=_integer(envelope.priority),
         labels=_text(" ".join(map(str, envelope.labels)), 200),
-        headers=_text(envelope.headers, _MOST_TEXT),
         redacted=_natural_number(envelope.redacted),
         policy=_text(envelope.policy, 120),
         crashes=_parse_crashes(envelope.crashes) if kind not in ("retry", "success") else None,
@@ -208,12 +212,12 @@ def parse_report(
         made_at=_moment(envelope.made_at),
         is_seen=envelope.is_seen is True and trust is None,
         **_message_facts(source, raw if is_complete else None, kind),
-        terms="" if is_success else document_without_stack(name | shown),
+        terms="" if is_success else document_without_stack(name | shown | known_as),
     )
 
 
 def _foreign_source_error(source: str, stream: str, trust: Trust | None) -> ValueError:
-    """The refusal of a report that names another source than that of its stream."""
+    """Return the error for a report that names a source other than that of its stream."""
     why = f"the report names the source {source!r} and came on the stream of {stream!r}"
     if trust is None:
         return NotOurs(why)
@@ -221,7 +225,8 @@ def _foreign_source_error(source: str, stream: str, trust: Trust | None) -> Valu
 
 
 def document_without_stack(failure: Mapping[str, Any]) -> str:
-    """Text of the search index for a failure (or for the report that it comes from), without its stack."""
+    """Return the text of the search index for a failure, or for the report that it shows, without its stack."""
+    trace = find_trace(failure["headers"])
     return search_terms.document(
         error_type=failure["error_type"],
         message=failure["message"],
@@ -229,13 +234,14 @@ def document_without_stack(failure: Mapping[str, Any]) -> str:
         names={name: failure[name] for name in search_terms.NAMED},
         args=failure["args"],
         kwargs=failure["kwargs"],
+        other_ids=[trace.trace_id if trace else "", failure["event_id"] or ""],
     )
 
 
 def _message_facts(source: str, raw: bytes | None, kind: str) -> dict[str, Any]:
-    """Facts that only the queue system that wrote the message can read in it."""
+    """Return facts that only the adapter of the message's queue system can read in it."""
     if raw is not None:
-        # Without it nothing is known of the message: the source is only heard from, or its address is no good.
+        # Without an adapter nothing is known of the message: the source only reports, or its address is invalid.
         with suppress(KeyError, SourceRefused):
             adapter = config.adapter(source)
             return {
@@ -255,7 +261,7 @@ def _has_headers(adapter: Source, raw: bytes) -> bool:
 
 
 def _parse_crashes(text: Any) -> str | None:
-    """The last crashes, oldest first, each with nothing but words and numbers; None where there are none."""
+    """Return the last crashes as JSON, oldest first, reduced to words and numbers; None if there are none."""
     found = [
         {
             "how": _text(one.get("how"), 20),
@@ -283,12 +289,12 @@ def _text(value: Any, most: int) -> str:
 def _finite(value: Any) -> bool:
     try:
         return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:  # a whole number beyond what a float holds
+    except OverflowError:  # an integer beyond the range of a float
         return False
 
 
 def _difference(later: Any, earlier: Any) -> float | None:
-    """Difference in seconds, 0 where the order is wrong, None where it is unknown."""
+    """Return the difference in seconds; 0 if the order is wrong, None if unknown."""
     if not (_finite(later) and _finite(earlier)):
         return None
     between = float(later) - float(earlier)

@@ -1,10 +1,10 @@
-"""Protection from entries that end the process which reads them (memory, a crash below Python, no end).
+"""Protection from entries that end the process which reads them (out of memory, a native crash, an endless loop).
 
-While a process reads a batch, and only then, its entries are in a hash of the store, under a name that no other process
-has. Entries that others left there ended them. A batch that did so three times is read entry by entry; one that ended a
-process when it was alone is left out, and the caller stores it raw.
+While a process reads a batch, and only then, the batch's entries are in a hash of the store, under a name unique to the
+process. Entries that other processes left there ended them. A batch that did so three times is read entry by entry; an
+entry that ended a process alone is excluded, and the caller stores it raw.
 
-Reading depends on nothing else: a database that is away, slow or locked is no reason to suspect an entry.
+Reading depends on nothing else: an unreachable, slow or locked database does not make an entry suspect.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from uuid import uuid4
 import redis
 
 from jobs_admin.core import keys, untrusted
+from jobs_admin.core.envelope import ENDS_READER
 
 T = TypeVar("T")
 
@@ -42,8 +43,8 @@ _FORGOTTEN_S = 86_400
 class _Suspects:
     """Known deaths over the entries of a batch."""
 
-    deaths: int = 0  # processes that ended over some of them
-    alone: set[str] = field(default_factory=set)  # those that ended one alone
+    deaths: int = 0  # processes that ended while reading some of them
+    alone: set[str] = field(default_factory=set)  # entries that ended a process alone
     left: dict[bytes, dict[str, Any]] = field(default_factory=dict)  # what those processes left in the hash
 
 
@@ -54,7 +55,10 @@ def read_entries(
     read: Callable[[Sequence[E]], T],
     exclude: Callable[[E, str], T],
 ) -> list[T]:
-    """Results of `read` for the entries, in one batch or one by one; of `exclude` for those that end their reader."""
+    """Return the results of `read` for the entries, in one batch or individually.
+
+    Entries that end their reader are passed to `exclude` instead.
+    """
     named = {entry.name: entry for entry in entries}
     if not named:
         return []
@@ -79,7 +83,7 @@ def _read_one_by_one(
 ) -> Iterator[T]:
     for entry_id, entry in named.items():
         if entry_id in known.alone:
-            yield exclude(entry, f"reading it ended the process each time, {known.deaths} times by now")
+            yield exclude(entry, f"{ENDS_READER}each time, {known.deaths} times by now")
         else:
             _mark_reading(store, name, [entry_id], DEATHS_TOGETHER + 1)
             yield read([entry])
@@ -87,7 +91,7 @@ def _read_one_by_one(
 
 @cache
 def _process_token(pid: int) -> str:
-    """Not the pid itself, which is the same again in the next container."""
+    """Return a token that is unique to the process: the next container may have the same pid."""
     return uuid4().hex
 
 
@@ -96,7 +100,7 @@ def _find_suspects(store: redis.Redis, name: str, ids: set[str]) -> _Suspects:
     noted: Any = store.hgetall(keys.reading())
     for other, text in noted.items():
         if other.decode("utf-8", "replace") == name:
-            continue  # we live: the store was away when this should have been taken back
+            continue  # this process is alive: the store was unreachable when the record should have been removed
         record = untrusted.read_object(text)
         at, named = untrusted.number(record.get("at")), record.get("ids")
         if at is None or not isinstance(named, list):
@@ -123,14 +127,15 @@ def _mark_reading(store: redis.Redis, name: str, ids: list[str], deaths: int) ->
 
 
 def _unmark(store: redis.Redis, name: str, ids: set[str], known: _Suspects) -> None:
-    """These are read. What was taken together with them and is still to come stays suspect."""
+    """Mark these as read. Other entries of the same earlier batches, not read yet, remain suspect."""
     with store.pipeline(transaction=True) as pipe:
         pipe.hdel(keys.reading(), name)
         for other, record in known.left.items():
-            # An entry that must be left out is known until it is off the stream: filing comes after this, and may fail.
+            # An excluded entry stays recorded until it is removed from the stream: filing comes later, and may fail.
             rest = sorted(set(record["ids"]) - (ids - known.alone))
             if rest:
-                pipe.hset(keys.reading(), other, json.dumps({**record, "ids": rest}))
+                # Renewed: the entry may stay in its stream for as long as there is no room for it.
+                pipe.hset(keys.reading(), other, json.dumps({**record, "ids": rest, "at": time.time()}))
             else:
                 pipe.hdel(keys.reading(), other)
         pipe.execute()

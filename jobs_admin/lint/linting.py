@@ -1,4 +1,4 @@
-"""Lint of the desk: policies, workers' configurations and queued jobs, checked against facts within a viewer's sight.
+"""Lint of the desk: policies, workers' configurations and queued jobs, checked against facts that the viewer may see.
 
 Facts are volume, outages and errors, from counters; no failure is read.
 """
@@ -22,6 +22,7 @@ from jobs_admin.core.lint.finding import count
 from jobs_admin.core.lint.rules.errors import PROGRAMMING
 from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.core.refused import Refused
+from jobs_admin.core.text import list_some
 from jobs_admin.fleet import configurations
 from jobs_admin.fleet.configurations import QueuedOptions, ReportedConfigurations
 from jobs_admin.models import Failure, FailureCount, Group, PolicyVersion, QueueCounter
@@ -30,22 +31,22 @@ from jobs_admin.models.counter import MINUTE, QUARTER
 from jobs_admin.search import scope as scopes
 
 _DAY = timedelta(days=1)
-_OUTAGES_BY_MINUTE = timedelta(days=2)  # retention keeps minutes so long, and quarters of an hour for two weeks
+_OUTAGES_BY_MINUTE = timedelta(days=2)  # retention of minutes; quarters of an hour are stored for two weeks
 _OUTAGES = timedelta(days=7)
-_LEAST_FAILED = 10  # a minute, for a minute of an outage
-_CALM = timedelta(minutes=5)  # so much in between, and it is another one
+_LEAST_FAILED = 10  # per minute, for a minute to count as part of an outage
+_CALM = timedelta(minutes=5)  # a longer gap starts another outage
 _FAILED = F("failed") + F("retried")
-_MOST_GROUPS = 5_000  # whose errors are looked at, the newest
+_MOST_GROUPS = 5_000  # the latest, whose errors are read
 
-# What says that a server was asked too often, in the class or in the message: for the database, and to the letter.
+# Signs of rate limiting in the error class or message, case-insensitive, for the database.
 _MAYBE_LIMITED = Q(message__contains="429")
 for _error_word in ("ratelimit", "rate limit", "toomanyrequests", "too many requests", "throttl"):
     _MAYBE_LIMITED |= Q(error_type__icontains=_error_word) | Q(message__icontains=_error_word)
 _LIMITED = re.compile(r"rate ?limit|too ?many ?requests|throttl|\b429\b", re.IGNORECASE)
-# What calls itself permanent: "Permanent failure: …", "550 permanent error"; not "301 Moved Permanently".
+# Messages that call the error permanent: "Permanent failure: …", "550 permanent error"; not "301 Moved Permanently".
 _PERMANENT = re.compile(r"\A\s*permanent\b|\bpermanent(ly)? (failure|failed|error)\b", re.IGNORECASE)
 _MOST_ERRORS = 500
-_MOST_RETRIED = 10_000  # failures that are counted, the newest
+_MOST_RETRIED = 10_000  # latest failures that are counted
 _PROGRAMMING = Q()
 for _error_word in PROGRAMMING:
     _PROGRAMMING |= Q(error_type=_error_word) | Q(error_type__endswith=f".{_error_word}")
@@ -71,7 +72,7 @@ def facts(viewer: Viewer, now: datetime, complete: frozenset[str], outage_s: flo
 
 
 def _busiest(viewer: Viewer, now: datetime) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
-    """Jobs started, and attempts failed, a minute: in the busiest quarter of an hour of the last day, by queue."""
+    """Return jobs started and attempts failed per minute, by queue, in the last day's busiest quarter of an hour."""
     counted = QueueCounter.objects.filter(scopes.visible(viewer), step=QUARTER, at__gte=now - _DAY, at__lte=now)
     rows = counted.values_list("source", "queue").annotate(started=Max("started"), failed=Max(_FAILED))
     minutes = QUARTER / MINUTE
@@ -92,7 +93,7 @@ def _outages(viewer: Viewer, now: datetime) -> list[Outage]:
     return [*_stretches(minutes, MINUTE), *_stretches(quarters, QUARTER)]
 
 
-_Bad = tuple[str, str, datetime, int, int]  # source, queue, start of the step, attempts that failed, and that ran well
+_Bad = tuple[str, str, datetime, int, int]  # source, queue, start of the step, failed attempts, succeeded attempts
 
 
 def _bad(viewer: Viewer, step: int, since: datetime, until: datetime) -> Iterable[_Bad]:
@@ -116,7 +117,7 @@ def _stretches(bad: Iterable[_Bad], step: int) -> list[Outage]:
 
 
 def _errors(viewer: Viewer) -> tuple[dict[tuple[str, str], dict[str, int]], dict[tuple[str, str], int]]:
-    """Programming errors by their class, and rate limits, of the failures that are kept, by task."""
+    """Return programming errors by class, and rate limits, in the stored failures, by task."""
     groups = Group.objects.filter(_PROGRAMMING | _MAYBE_LIMITED).order_by("-last_seen")
     named = {
         pk: (name_of(kind), _LIMITED.search(f"{kind} {message}") is not None)
@@ -135,7 +136,7 @@ def _errors(viewer: Viewer) -> tuple[dict[tuple[str, str], dict[str, int]], dict
 
 
 def _permanent_retried(viewer: Viewer) -> dict[tuple[str, str], int]:
-    """Failures that ran more than once in their run although their message says permanent, by task."""
+    """Return failures that ran more than once in a run although their message says permanent, by task."""
     groups = Group.objects.filter(message__icontains="permanent").order_by("-last_seen")
     named = [pk for pk, message in groups.values_list("pk", "message")[:_MOST_GROUPS] if _PERMANENT.search(message)]
     if not named:
@@ -144,14 +145,12 @@ def _permanent_retried(viewer: Viewer) -> dict[tuple[str, str], int]:
     return dict(Counter(retried.order_by("-id").values_list("source", "task")[:_MOST_RETRIED]))
 
 
-pass  # folded
-
-_MOST_NAMED = 3  # tasks that a sentence names
+_MOST_NAMED = 3  # tasks named in a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Findings and what was checked. Policies of a newer Redrive that cannot be read are named, not judged."""
+    """Findings and what was checked. Unreadable policies of a newer Redrive are named, not checked."""
 
     findings: tuple[Finding, ...]
     check: Check
@@ -180,7 +179,7 @@ class Report:
 
 
 def report(viewer: Viewer, now: datetime | None = None, *, outage_s: float | None = None) -> Report:
-    """Everything that the viewer may see. `outage_s` is the outage to survive, where none was seen."""
+    """Return the report for the viewer. `outage_s` is the outage to survive if none was observed."""
     now = now or datetime.now(UTC)
     policies, unread = _policies(viewer)
     reported = configurations.reported_configurations(viewer, now)
@@ -214,17 +213,12 @@ def attempts_given(viewer: Viewer, policy: Policy, now: datetime | None = None) 
     sentences = []
     if none:
         has = "it has no retries now" if len(none) == 1 else "they have no retries now"
-        sentences.append(f"{gives} {count(len(none), 'task')} {most}; {has}: {_list_names(sorted(none))}.")
+        sentences.append(f"{gives} {count(len(none), 'task')} {most}; {has}: {list_some(sorted(none), _MOST_NAMED)}.")
     if fewer:
         has = "it has fewer now" if len(fewer) == 1 else "they have fewer now"
-        named = _list_names([f"{task} ({attempts})" for task, attempts in sorted(fewer.items())])
+        named = list_some([f"{task} ({attempts})" for task, attempts in sorted(fewer.items())], _MOST_NAMED)
         sentences.append(f"{gives} {count(len(fewer), 'task')} {most}; {has}: {named}.")
     return sentences
-
-
-def _list_names(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def findings_of(viewer: Viewer, policy: Policy, now: datetime | None = None) -> list[Finding]:
@@ -264,7 +258,7 @@ def _policies(viewer: Viewer) -> tuple[list[Policy], list[str]]:
 
 
 def coverage(report: Report) -> str:
-    """Return what was checked, in words: 3 policies and 26 tasks of 2 live workers."""
+    """Return what was checked, as text: 3 policies and 26 tasks of 2 live workers."""
     parts = [count(report.policies, "policy")] if report.policies else []
     if report.tasks:
         stale = {one.source for one in report.reported.stale}
@@ -287,7 +281,7 @@ def _listed(parts: list[str]) -> str:
 
 
 def reservations(report: Report) -> list[str]:
-    """Return what the verdict does not cover, a sentence each."""
+    """Return what the verdict does not cover, as sentences."""
     reported = report.reported
     sentences = []
     if not reported.is_reachable:
@@ -318,7 +312,7 @@ def reservations(report: Report) -> list[str]:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """As the API answers."""
+    """Return the report in the API's format."""
     check, reported = report.check, report.reported
     return {
         "findings": [finding_as_json(one) for one in report.findings],

@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> int:
         return 1
     sys.stdout.write(
         f"{made.path}\n{made.size:,} bytes, sha256 {made.sha256}\n\n"
-        "Where your BullMQ workers are made:\n\n"
+        "Where your BullMQ workers are created:\n\n"
         f"    npm install {shlex.quote(str(made.path))}\n"
         "    require('@redrive/bullmq').worker(new Worker(…), { source: 'shop' });\n"
     )

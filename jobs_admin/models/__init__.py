@@ -1,25 +1,22 @@
-"""The tables, one module a noun (design.md, Data)."""
+"""The database tables, one module per noun."""
 
-from jobs_admin.models.access import ApiToken, Role
+from jobs_admin.models.access import ApiToken, Identity, Role
 from jobs_admin.models.alert import Alert, AlertEvent, Rule, Runbook, Silence
 from jobs_admin.models.audit import AuditEvent
-from jobs_admin.models.counter import GroupCounter, QueueCounter
-from jobs_admin.models.depth import DepthSample
+from jobs_admin.models.automation import Automation, AutomationDecision
+from jobs_admin.models.counter import GroupCounter, QueueCounter, Total
 from jobs_admin.models.failure import Attempt, Comeback, Failure, Payload, Traceback
 from jobs_admin.models.failure_count import FailureCount
-from jobs_admin.models.group import Group, GroupAlias, GroupSource
-from jobs_admin.models.group_rule import GroupRule
+from jobs_admin.models.group import Group, GroupAlias, GroupRule, GroupSource
+from jobs_admin.models.hold import BreakerEvent, Pause
 from jobs_admin.models.notice import Channel, Delivery, Notice
-from jobs_admin.models.pause import Pause
 from jobs_admin.models.policy import PolicyVersion
-from jobs_admin.models.release import Release
 from jobs_admin.models.replay import FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.reschedule import Reschedule, ReschedulePart
 from jobs_admin.models.saved_view import ListColumns, SavedView
-from jobs_admin.models.source import Source, Worker
-from jobs_admin.models.total import Total
-from jobs_admin.models.trust import RefusedReports, SourceKey, UnsignedReports
-from jobs_admin.models.unfiled import Unfiled
+from jobs_admin.models.sign_in import RecoveryCode, SecondFactor, SignIn
+from jobs_admin.models.source import DepthSample, Release, Source, Worker
+from jobs_admin.models.trust import RefusedReports, SourceKey, Unfiled, UnsignedReports
 
 __all__ = [
     "Alert",
@@ -27,6 +24,9 @@ __all__ = [
     "ApiToken",
     "Attempt",
     "AuditEvent",
+    "Automation",
+    "AutomationDecision",
+    "BreakerEvent",
     "Channel",
     "Comeback",
     "Delivery",
@@ -39,12 +39,14 @@ __all__ = [
     "GroupCounter",
     "GroupRule",
     "GroupSource",
+    "Identity",
     "ListColumns",
     "Notice",
     "Pause",
     "Payload",
     "PolicyVersion",
     "QueueCounter",
+    "RecoveryCode",
     "RefusedReports",
     "Release",
     "Replay",
@@ -55,6 +57,8 @@ __all__ = [
     "Rule",
     "Runbook",
     "SavedView",
+    "SecondFactor",
+    "SignIn",
     "Silence",
     "Source",
     "SourceKey",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.conf import settings
 from django.db import models
+from django.utils import timezone
 
 from jobs_admin.core.matching import matches
 
@@ -14,7 +15,7 @@ VIEWER, OPERATOR, ADMIN = "viewer", "operator", "admin"
 RANK = {VIEWER: 1, OPERATOR: 2, ADMIN: 3}
 EVERY_SOURCE = "*"
 
-# Beside the roles, what an address of Django's admin may need.
+# Further requirements of addresses in Django's admin.
 ADMIN_OF_ALL = "admin of all"  # admin of every source
 PERMISSION = "permission"  # Django's own permission, which superusers hold
 NO_ROLE = "nobody"
@@ -50,7 +51,7 @@ class ApiToken(models.Model):
     sha256 = models.CharField(max_length=64, unique=True, editable=False)
     role = models.CharField(max_length=10, choices=RoleName)
     source = models.CharField(max_length=63, default=EVERY_SOURCE)
-    # Without the account there is no token either.
+    # A token ends with its owner's account.
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         models.CASCADE,
@@ -59,30 +60,62 @@ class ApiToken(models.Model):
         related_name="redrive_tokens",
         help_text="The person whom it belongs to, and whom it counts as; empty: nobody in particular.",
     )
+    networks = models.CharField(
+        max_length=500,
+        default="",
+        db_default="",
+        blank=True,
+        help_text="Networks that it may be used from, separated by spaces; empty: any.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: never.")
     revoked_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def is_in_force(self) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > timezone.now())
+
+
+class Identity(models.Model):
+    """Person at an OpenID provider, and their account. E-mail and name do not identify the person."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="redrive_identities")
+    issuer = models.CharField(max_length=255)
+    subject = models.CharField(max_length=255)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["issuer", "subject"], name="one_account_per_identity")]
+
+    def __str__(self) -> str:
+        return f"{self.subject} at {self.issuer}"
+
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A reader or actor: a user, a token, or the machine itself. Every reader and every act takes one."""
+    """A reader or actor: a user, a token, or the engine itself. All reads and acts require one."""
 
     name: str
     roles: dict[str, str] = field(default_factory=dict)  # source or "*" -> role
     user_id: Any = None  # of a login: the primary key
     token_id: int | None = None
-    owner_id: Any = None  # of a token: the user whom it belongs to
+    owner_id: Any = None  # of a token: its owner
+    focus: str = ""  # the only source that is read; "": all that the roles allow
 
     @property
     def person_id(self) -> Any:
-        """The user who acts, logged in or by a token of theirs; None where that is unknown."""
+        """The user who acts, logged in or by their token; None if unknown."""
         return self.owner_id if self.user_id is None else self.user_id
 
+    @property
+    def unfocused(self) -> Viewer:
+        """Return the viewer with all sources that the roles allow: `focus` filters, and does not limit rights."""
+        return replace(self, focus="") if self.focus else self
+
     def role_on(self, source: str) -> str | None:
-        """The stronger of the role on this source and on every source; None for a stranger."""
+        """Return the stronger of the role on this source and the role on every source; None without either."""
         found = [r for r in (self.roles.get(source), self.roles.get(EVERY_SOURCE)) if r in RANK]
         return max(found, key=RANK.__getitem__, default=None)
 
@@ -94,7 +127,9 @@ class Viewer:
         return any(r in RANK and RANK[r] >= RANK[role] for r in self.roles.values())
 
     def sources(self, role: str = VIEWER) -> list[str] | None:
-        """The sources on which the viewer holds at least `role`; None means every source."""
+        """Return the sources on which the viewer has at least `role`; None means every source."""
+        if self.focus:
+            return [self.focus] if self.may(role, self.focus) else []
         if self.may(role, EVERY_SOURCE):
             return None
         return sorted(s for s in self.roles if s != EVERY_SOURCE and self.may(role, s))
@@ -102,20 +137,20 @@ class Viewer:
     def sees_any_of(self, pattern: str) -> bool:
         """Return whether the viewer sees a source that this glob matches.
 
-        One who sees every source sees also those to come.
+        A viewer of every source also sees future ones.
         """
         theirs = self.sources()
         return theirs is None or any(matches(pattern, one) for one in theirs)
 
 
-# The engine acting on its own behalf (watch), named as such in the audit.
+# The engine acting on its own behalf (`watch`), named so in the audit.
 ENGINE = Viewer(name="redrive", roles={EVERY_SOURCE: ADMIN})
-# The same where it holds and ends replays.
+# The engine where it holds and ends replays.
 CONTROLLER = Viewer(name="controller", roles={EVERY_SOURCE: ADMIN})
 
 
 def viewer_of(user) -> Viewer:
-    """The viewer behind a logged-in user. A superuser is admin of every source; an inactive user has no role."""
+    """Return the viewer of a logged-in user. A superuser is admin of every source; an inactive user has no role."""
     if not user.is_active:
         return Viewer(name=user.get_username(), user_id=user.pk)
     if user.is_superuser:
@@ -125,6 +160,16 @@ def viewer_of(user) -> Viewer:
 
 
 def lent(role: str, source: str, owner: Viewer) -> dict[str, str]:
-    """The roles of a token that has this role on this source, or on "*", and an owner: nowhere more than the owner's."""
+    """Return the roles of a token with this role on this source, or on "*", limited to its owner's roles."""
     theirs = owner.roles if source == EVERY_SOURCE else {source: owner.role_on(source)}
     return {name: min(role, owned, key=RANK.__getitem__) for name, owned in theirs.items() if owned in RANK}
+
+
+def viewer_of_token(token: ApiToken) -> Viewer | None:
+    """Return the viewer behind a token; None if it is revoked or expired, or its user may not log in."""
+    if not token.is_in_force or (token.owner is not None and not token.owner.is_active):
+        return None
+    roles = {token.source: token.role}
+    if token.owner is not None:
+        roles = lent(token.role, token.source, viewer_of(token.owner))
+    return Viewer(name=f"token {token.name}", roles=roles, token_id=token.pk, owner_id=token.owner_id)

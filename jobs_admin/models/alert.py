@@ -1,4 +1,4 @@
-"""A rule on depth, the episodes in which it was true, and what keeps them quiet."""
+"""Alert rules, their alerts (episodes in which a rule is true), and silences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jobs_admin.core import alert_metrics
 
 METRICS = tuple(alert_metrics.METRICS)
 LONGEST_URL = 500
-LONGEST_FOR_S = 86_400  # of every number of seconds of a rule
+LONGEST_FOR_S = 86_400  # for each duration in a rule, in seconds
 LARGEST_THRESHOLD = alert_metrics.LARGEST
 
 
@@ -26,7 +26,7 @@ class NoData(models.TextChoices):
 
 
 class Rule(models.Model):
-    """A condition on a metric. `source`, `queue`, `task`, `group` and `tenant` are globs: what it looks at."""
+    """A condition on a metric. `source`, `queue`, `task`, `group` and `tenant` are globs that define its scope."""
 
     name = models.CharField(max_length=100)
     metric = models.CharField(max_length=20, choices=[(m, m) for m in METRICS])
@@ -35,7 +35,7 @@ class Rule(models.Model):
     task = models.CharField(max_length=255, default="*")
     group = models.CharField(max_length=40, default="*")
     tenant = models.CharField(max_length=200, default="*")
-    # Empty of a rule on a view that was deleted: such a rule is switched off (`alerts/unwatching`).
+    # Empty for a rule whose view was deleted: such a rule is disabled (`alerts/closing.py`).
     view = models.ForeignKey("SavedView", models.SET_NULL, null=True, blank=True)
     threshold = models.FloatField()
     clear = models.FloatField(null=True, blank=True, help_text="Closes at or below this; the threshold where empty.")
@@ -58,7 +58,7 @@ class Rule(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     changed_at = models.DateTimeField(auto_now=True)
     changed_by = models.CharField(max_length=150, blank=True)
-    # It stays, so that links to what it told still open.
+    # Deleted rules stay, so that links in their notices still open.
     deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
@@ -99,18 +99,18 @@ class AlertState(models.TextChoices):
     PENDING = "pending"  # true, not yet for long enough
     FIRING = "firing"
     ACKNOWLEDGED = "acknowledged"
-    SILENCED = "silenced"  # true for long enough, and a silence keeps it quiet
+    SILENCED = "silenced"  # true for long enough, and silenced
     RESOLVED = "resolved"
 
 
-UNACKNOWLEDGED = "Acknowledgement undone."  # the reason of the event by which an acknowledged alert calls again
+UNACKNOWLEDGED = "Acknowledgement undone."  # reason of the event with which an acknowledged alert notifies again
 
 
 class Alert(models.Model):
-    """One episode of a rule being true for one queue (or source, group, view: `subject`).
+    """One episode in which a rule is true for one queue (or source, group, view: `subject`).
 
-    Alerts of one rule and source that fire soon after each other share their notices: `told_with` is the first of them,
-    whose number is in the key of their notices and in the links to them.
+    Alerts of one rule and source that fire shortly after each other share their notices: `told_with` is the first of
+    them, whose number is in the key of their notices and in the links to them.
     """
 
     rule = models.ForeignKey(Rule, models.CASCADE, related_name="alerts")
@@ -125,7 +125,7 @@ class Alert(models.Model):
     opened_at = models.DateTimeField(help_text="Since when the condition is true.")
     fired_at = models.DateTimeField(null=True)
     below_since = models.DateTimeField(null=True, help_text="At or below `clear` without a break.")
-    # The sample that it was judged by last: whoever holds an older one, a watch that was frozen, changes nothing.
+    # The last evaluated sample: a process with an older one, which was suspended, changes nothing.
     judged_at = models.DateTimeField(null=True)
     held_because = models.CharField(max_length=300, blank=True, help_text="What keeps it as it is: its inhibition.")
     acknowledged_at = models.DateTimeField(null=True)
@@ -172,12 +172,15 @@ class AlertEvent(models.Model):
 
     @property
     def is_undo(self) -> bool:
-        """Return whether it undoes an acknowledgement. The comment of one may read the same: that is no undo."""
+        """Return whether it undoes an acknowledgement.
+
+        An acknowledgement's comment may have the same text; that is no undo.
+        """
         return self.reason == UNACKNOWLEDGED and self.to != AlertState.ACKNOWLEDGED
 
 
 class Silence(models.Model):
-    """Keeps alerts quiet for a time: all that every matcher fits. Meanwhile they fire without notices."""
+    """A silence of all alerts that match every matcher, for a time. They fire without notices."""
 
     matchers = models.JSONField(
         help_text='Globs: {"source", "queue", "rule"}, and {"severity"}, {"alert": id}; what is left out fits all.'
@@ -196,7 +199,7 @@ class Silence(models.Model):
 
 
 class Runbook(models.Model):
-    """Instructions for failures of a task. A group's own runbook, and a rule's, go before it."""
+    """Instructions for failures of a task. The runbook of a group or of an alert rule takes precedence."""
 
     task = models.CharField(max_length=255, unique=True, help_text="A glob; the most particular one counts.")
     url = models.URLField(max_length=LONGEST_URL)

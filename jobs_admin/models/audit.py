@@ -5,7 +5,7 @@ from django.db import models
 
 
 class AuditEvent(models.Model):
-    """An act, done or refused. Rows form a chain: each holds a MAC over itself and the one before."""
+    """An act, done or refused. Rows form a chain: each holds a MAC of itself and the previous one."""
 
     at = models.DateTimeField()
     actor = models.CharField(max_length=150)

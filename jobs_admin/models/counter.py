@@ -1,7 +1,8 @@
-"""Counts over time: each thing is counted in its minute and in every longer step around it, in one statement.
+"""Counts over time, and totals for Prometheus.
 
-Written only with a new attempt, so they never count twice. A reader asks for one step: minutes for rates, longer ones
-for pictures of a day, which then cost a few rows a group instead of 1,440.
+A count is added to its minute and to every longer step that contains it, in one statement. Counters change only with a
+new attempt, so nothing is counted twice. A reader chooses one step: minutes for rates, longer ones for charts of a day,
+which then read a few rows per group instead of 1,440.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import timedelta
 from django.db import models
 
 MINUTE, QUARTER, HOUR = 60, 900, 3600
-# How long the shorter steps are kept, and how far back whoever reads may count on them: retention may have begun.
+# Retention of the shorter steps, and the range on which readers can rely, because deletion may have started.
 MINUTES_RETENTION, QUARTERS_RETENTION = timedelta(days=2), timedelta(days=14)
 MINUTES_BACK, QUARTERS_BACK = MINUTES_RETENTION - timedelta(hours=1), QUARTERS_RETENTION - timedelta(days=1)
 STEPS_OF_GROUPS = (MINUTE, HOUR)
@@ -50,3 +51,22 @@ class QueueCounter(models.Model):
             models.UniqueConstraint(fields=["source", "queue", "step", "at"], name="one_counter_per_queue_step")
         ]
         indexes = [models.Index(fields=["step", "at"], name="queue_counter_by_time")]
+
+
+class Total(models.Model):
+    """A count that only grows, for Prometheus. It outlives the rows that were counted.
+
+    Labels that a metric does not have are empty. Beyond a metric's limit of label sets, new ones become `other`.
+    """
+
+    metric = models.CharField(max_length=60)
+    source = models.CharField(max_length=63, blank=True)
+    queue = models.CharField(max_length=200, blank=True)
+    task = models.CharField(max_length=255, blank=True)
+    error = models.CharField(max_length=255, blank=True)
+    value = models.FloatField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["metric", "source", "queue", "task", "error"], name="one_total_per_labels")
+        ]

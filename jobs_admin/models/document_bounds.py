@@ -1,8 +1,8 @@
-"""Bounds of a policy's document in the database itself, in the language of each database.
+"""Limits of a policy's document as constraints of the database, in the SQL dialect of each.
 
-A constraint over columns would leave the document beside them unchecked. These look into the document, so that a row
-which someone writes by hand has the same bounds as one that a service writes. What a path does not find is not refused:
-the document's reader has a default for it. A path may go over a list: `classes[*].as`.
+Constraints on columns would leave the document itself unchecked. These check values in the document, so that a row
+edited by hand has the same limits as one written by a service. A missing value is accepted: the document's parser has a
+default for it. A path may include a list: `classes[*].as`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from django.utils.deconstruct import deconstructible
 COLUMN = "document"
 
 
-# SQLite's words end in `,1)` without a blank: Django looks for a table's columns by ", " and falls over a lone character
-# (django/db/backends/sqlite3/introspection.py, _get_column_collations, 5.2).
+# SQLite's expressions end in `,1)` without a space: Django splits a table's columns by ", " and fails on a single
+# character (django/db/backends/sqlite3/introspection.py, _get_column_collations, 5.2).
 
 
 @deconstructible(path="jobs_admin.models.document_bounds.Holds")
 class Holds(Expression):
-    """A condition. A migration keeps its words, whatever becomes of the code that wrote them."""
+    """A condition. A migration stores its SQL, independent of later changes to this code."""
 
     output_field = BooleanField()
 
@@ -36,19 +36,25 @@ class Holds(Expression):
 
 
 class Bound(CheckConstraint):
-    """Asked by the database alone: its words need a row of the table. `core.policy` says the same to people."""
+    """Constraint checked only by the database: its SQL needs a row of the table.
+
+    `core.policy` has the same check with messages.
+    """
 
     def validate(self, *args: Any, **kwargs: Any) -> None:
         pass
 
 
 def number(path: str, least: float, most: float, *, integer: bool = False, longest: int = 1) -> Holds:
-    """A number from `least` to `most`, or nothing. `longest`: entries of the list that the path goes over."""
+    """Return the condition that a value is a number from `least` to `most`, or missing.
+
+    `longest`: maximum number of entries of the list in the path.
+    """
     within = f'@.type() == "number" && @ >= {least:.12g} && @ <= {most:.12g}'
     is_integer = " && @.floor() == @" if integer else ""
     return Holds(
         _none_but(path, within + is_integer),
-        # Text is greater than any number to SQLite.
+        # SQLite sorts text after all numbers.
         _each(
             path,
             longest,
@@ -58,7 +64,7 @@ def number(path: str, least: float, most: float, *, integer: bool = False, longe
 
 
 def choice(path: str, choices: Sequence[str], *, longest: int = 1) -> Holds:
-    """One of these words, or nothing."""
+    """Return the condition that a value is one of these words, or missing."""
     one_of = " || ".join(f'@ == "{word}"' for word in choices)
     words = ", ".join(f"'{word}'" for word in choices)
     return Holds(
@@ -68,7 +74,7 @@ def choice(path: str, choices: Sequence[str], *, longest: int = 1) -> Holds:
 
 
 def text(path: str) -> Holds:
-    """A text with something in it."""
+    """Return the condition that a value is non-empty text."""
     return Holds(
         f"COALESCE(jsonb_path_match({COLUMN}, 'strict $.{path}.type() == \"string\" && $.{path} != \"\"', '{{}}', true), false)",
         f"COALESCE(json_type({COLUMN}, '$.{path}') = 'text' AND json_extract({COLUMN}, '$.{path}') > '',0)",
@@ -76,7 +82,7 @@ def text(path: str) -> Holds:
 
 
 def unless_false(path: str, condition: Holds) -> Holds:
-    """The condition, or false at `path`."""
+    """Return the condition, which does not apply if the value at `path` is false."""
     return Holds(
         f"COALESCE(jsonb_path_match({COLUMN}, 'strict $.{path} == false', '{{}}', true), false) OR {condition.postgresql}",
         f"COALESCE(json_type({COLUMN}, '$.{path}') = 'false',0) OR {condition.sqlite}",
@@ -84,7 +90,7 @@ def unless_false(path: str, condition: Holds) -> Holds:
 
 
 def at_most(path: str, longest: int) -> Holds:
-    """A list with at most `longest` entries, or nothing."""
+    """Return the condition that a list has at most `longest` entries, or is missing."""
     return Holds(
         _none_but(path, f'@.type() == "array" && @.size() <= {longest}'),
         f"COALESCE(json_type({COLUMN}, '$.{path}') = 'array' AND json_array_length({COLUMN}, '$.{path}') <= {longest},1)",
@@ -92,7 +98,7 @@ def at_most(path: str, longest: int) -> Holds:
 
 
 def not_below(path: str, other: str) -> Holds:
-    """Not less than the other, where both are there."""
+    """Return the condition that a value is not less than the other, if both are present."""
     return Holds(
         f"NOT jsonb_path_exists({COLUMN}, '$ ? (@.{path} < @.{other})')",
         f"COALESCE(json_extract({COLUMN}, '$.{path}') >= json_extract({COLUMN}, '$.{other}'),1)",
@@ -100,7 +106,7 @@ def not_below(path: str, other: str) -> Holds:
 
 
 def not_between(path: str, low: float, high: float) -> Holds:
-    """Either of the two, or beyond them, or nothing."""
+    """Return the condition that a value is one of the two, or outside of them, or missing."""
     found = f"json_extract({COLUMN}, '$.{path}')"
     return Holds(
         f"NOT jsonb_path_exists({COLUMN}, '$ ? (@.{path} > {low:.12g} && @.{path} < {high:.12g})')",
@@ -109,14 +115,14 @@ def not_between(path: str, low: float, high: float) -> Holds:
 
 
 def _none_but(path: str, condition: str) -> str:
-    # Strict, so that a list where a number belongs is not looked into; silent, so that what is not there is no error
-    # but NULL, which a constraint lets pass.
+    # Strict, so that a list in the place of a number is not unwrapped; silent, so that a missing value is NULL, which a
+    # constraint accepts, rather than an error.
     where = f'strict $.{path} ? (!(@.type() == "null" || {condition}))'
     return f"(NOT jsonb_path_exists({COLUMN}, '{where}', '{{}}', true)) IS NOT FALSE"
 
 
 def _each(path: str, longest: int, condition: str) -> str:
-    """SQLite's constraints know no loops: each place of the list is written out."""
+    """SQLite's constraints have no loops: each place of the list is written out."""
     places = [path.replace("[*]", f"[{n}]") for n in range(longest)]
     values = [f"json_extract({COLUMN}, '$.{place}')" for place in places]
     return " AND ".join(f"COALESCE({condition.format(value=value)},1)" for value in values)

@@ -1,4 +1,4 @@
-"""A failure with its attempts, its message and its stack."""
+"""A failure with its attempts, messages and stack."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class FailureState(models.TextChoices):
 
 
 class Caveat:
-    """Facts about a failure's message that a replay checks before sending it: bits of `Failure.caveats`."""
+    """Properties of a failure's message that a replay checks before sending it: bits of `Failure.caveats`."""
 
-    TRUNCATED = 1  # too large to be kept whole
+    TRUNCATED = 1  # too large to be stored completely
     NO_MESSAGE = 2
-    CHORD = 4  # others waited for it together with its like
-    EXPIRES = 8  # `expires_at` tells when
-    NO_FORM = 16  # not in the form of its queue system's messages, which alone can be given an id and sent
+    CHORD = 4  # other jobs of a chord waited for it
+    EXPIRES = 8  # `expires_at` has the time
+    NO_FORM = 16  # not in the message format of its queue system, so that no id can be set and it cannot be sent
     REMOVED = 32  # removed from its source after a discard: a replay puts it back from the stored message
 
-    SEEN = 64  # seen in its system's events alone: no guard was there to store the message
+    SEEN = 64  # only seen in its system's events: no guard stored the message
 
     UNSENDABLE = TRUNCATED | NO_MESSAGE | NO_FORM  # any of these: the stored message cannot be sent
 
 
 class Failure(models.Model):
-    """One job that failed, over all its runs. Ids rise in order of ingest; lists show the highest first."""
+    """A failed job, over all its runs. Ids increase in the order of ingest; lists show the highest first."""
 
     source = models.CharField(max_length=63)
     queue = models.CharField(max_length=200)
@@ -69,19 +69,22 @@ class Failure(models.Model):
     priority = models.IntegerField(null=True, blank=True)
     labels = models.CharField(max_length=200, blank=True, help_text="Space-separated: `demo-history`.")
 
-    # The display copy: JSON text, redacted by the worker and cut to size. Never sent anywhere.
+    # The display copy: JSON text, redacted by the worker and truncated. Never sent anywhere.
     args = models.TextField(blank=True)
     kwargs = models.TextField(blank=True)
     headers = models.TextField(blank=True)
     redacted = models.PositiveIntegerField(default=0, help_text="How many values the worker hid.")
 
-    # Null without any, as for nearly all: the column costs rows that stand already nothing.
+    # Null if there are none, as for nearly all: the column adds nothing to the size of existing rows.
     crashes = models.TextField(null=True, blank=True, help_text="JSON text: how it ended its workers, one record each.")
 
-    # Null where ids never come again.
+    # Null if the worker reported none.
+    event_id = models.CharField(max_length=32, null=True, blank=True, help_text="Its latest attempt's event in Sentry.")
+
+    # Null if the system does not reuse ids.
     made_at = models.DateTimeField(null=True, help_text="When the job of run 1 was made, by its maker's clock.")
 
-    # Null for nearly all, so that those few are found and counted by a small index instead of by reading every failure.
+    # Null for nearly all, so that a small index finds and counts the others without reading every failure.
     caveats = models.SmallIntegerField(null=True, blank=True, help_text="Bits of `Caveat`; null for none.")
     expires_at = models.DateTimeField(null=True, blank=True, help_text="When its message says it is of no more use.")
 
@@ -92,7 +95,7 @@ class Failure(models.Model):
             models.CheckConstraint(condition=Q(run__gte=1) & Q(attempts__gte=1), name="failure_counts_from_one"),
         ]
         indexes = [
-            # With whose it is and where it came from, which a start of many asks of each: the row is kilobytes long.
+            # Includes tenant and source, which the start of a replay reads for many rows: a row is kilobytes long.
             models.Index("state", F("id").desc(), "tenant", "source", name="failure_by_state"),
             models.Index("source", "state", F("id").desc(), name="failure_by_source"),
             models.Index("group", "state", F("id").desc(), name="failure_by_group"),
@@ -123,7 +126,7 @@ class Failure(models.Model):
 
 
 class Comeback(models.Model):
-    """The id of a failure went to another job, which failed, too: that is a run of the same failure."""
+    """The reuse of a failure's id by another job, which failed too: a run of the same failure."""
 
     failure = models.ForeignKey(Failure, models.CASCADE, related_name="+", db_index=False)
     made_at = models.DateTimeField(help_text="When that job was made: by this it is known again.")
@@ -137,15 +140,16 @@ class Comeback(models.Model):
 
 
 class Attempt(models.Model):
-    """One execution that ended, or was lost."""
+    """One execution that ended or was lost."""
 
-    # No index of its own, here and below, where another one begins with the same column: each is written per failure.
+    # No index of its own, here and below, where another one starts with the same column: each index costs a write per
+    # failure.
     failure = models.ForeignKey(Failure, models.CASCADE, related_name="attempt_set", db_index=False)
     run = models.PositiveIntegerField()
     attempt = models.PositiveIntegerField(help_text="Within its run, from 1.")
     kind = models.CharField(max_length=16, choices=[(k, k) for k in KINDS])
     job_id = models.CharField(max_length=255)
-    # Written by ingest, read by replays: how the item's outcome comes home.
+    # Written by ingest, read by replays: connects an attempt to the item whose outcome it reports.
     item = models.ForeignKey(
         "ReplayItem", models.SET_NULL, null=True, related_name="attempts", db_constraint=False, db_index=False
     )
@@ -174,16 +178,16 @@ class Attempt(models.Model):
 
 
 class Payload(models.Model):
-    """The raw message of one run, byte for byte, encrypted. The truth that a replay sends."""
+    """The raw message of one run, byte for byte, encrypted. A replay sends this."""
 
     failure = models.ForeignKey(Failure, models.CASCADE, related_name="payloads", db_index=False)
     run = models.PositiveIntegerField()
     size = models.PositiveBigIntegerField(help_text="Bytes of the whole message.")
     sha256 = models.CharField(max_length=64)
     is_whole = models.BooleanField(default=True, help_text="False: only a head was kept, and a replay is refused.")
-    # Behind the rest: SQLite reads a row from its beginning, and who asks whether it is whole need not read all of it.
+    # Last column: SQLite reads a row from its start, so a query for the other columns need not read the body.
     body = models.BinaryField(help_text="Fernet token of the message, or of its first bytes where it was too large.")
-    # Read from its index alone: behind the body a row would be read to its end.
+    # Read only from its index: after the body, a row would be read to its end.
     payload_key = models.CharField(
         max_length=8, null=True, editable=False, help_text="Id of the key of `body`. Null: not determined yet."
     )
@@ -194,7 +198,7 @@ class Payload(models.Model):
 
 
 class Traceback(models.Model):
-    """One distinct stack, kept once however often it happens."""
+    """One distinct stack, stored once for all its occurrences."""
 
     sha256 = models.CharField(max_length=64, unique=True)
     text = models.TextField()

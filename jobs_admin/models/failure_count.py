@@ -1,8 +1,8 @@
 """Number of failures in each state, by queue, task and group: always equal to a recount.
 
-Triggers keep it, because the state of a failure changes in many places (ingest, triage, replays, one row or 45,000 in a
-statement) and a number beside a link must be what the link shows. Counting rows instead costs in proportion to them;
-this costs the same at a thousand and at a million.
+Triggers maintain it, because the state of a failure changes in many places (ingest, triage, replays, one row or 45,000
+in a statement), and a number beside a link must equal what the link shows. Counting rows would cost in proportion to
+their number; this costs the same for a thousand and for a million.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ def _sqlite() -> list[str]:
     add = f"""
             INSERT INTO jobs_admin_failurecount ({_KEY}, count) VALUES ({key.format(row="NEW")}, 1)
             ON CONFLICT ({_KEY}) DO UPDATE SET count = count + 1;"""
-    # Never inserted: what leaves was counted, unless its counter went first (`flush` empties one table after the other).
+    # Never inserted: a removed row was counted, unless its counter was deleted first (`flush` empties one table after
+    # another).
     subtract = f"""
             UPDATE jobs_admin_failurecount SET count = count - 1 WHERE ({_KEY}) = ({key.format(row="OLD")});"""
     on = "ON jobs_admin_failure FOR EACH ROW"
-    # A job's face is written anew with each attempt, its task too: most updates change nothing of the key.
+    # Each attempt rewrites a job's displayed columns, including the task: most updates do not change the key.
     moved = " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in _KEY.split(", "))
     triggers = {
         "insert": f"AFTER INSERT {on} BEGIN {add} END",
@@ -52,8 +53,8 @@ def _sqlite() -> list[str]:
 
 
 def _postgresql() -> list[str]:
-    # One upsert per counter and statement, in one order for all: a row-level trigger would lock the
-    # same counter once per failure, and two writers could lock two counters crosswise.
+    # One upsert per counter and statement, in a fixed order: a row-level trigger would lock the same counter once per
+    # failure, and two writers could deadlock on two counters.
     def add(old: bool, new: bool) -> str:
         parts = []
         if old:
@@ -84,22 +85,22 @@ def _postgresql() -> list[str]:
 
 
 def install_triggers(using: str = "default", **_: object) -> None:
-    """(Re)create the triggers, and count again where they were missing. Runs after every migrate; idempotent."""
+    """(Re)create the triggers, and recount if they were missing. Runs after every migrate; idempotent."""
     connection = connections[using]
     statements = {"sqlite": _sqlite, "postgresql": _postgresql}[connection.vendor]()
-    # In one transaction: a writer meets the triggers of before or those of now, and never none.
+    # In one transaction: a writer sees either the old or the new triggers, never none.
     with transaction.atomic(using=using), connection.cursor() as cursor:
         were_there = has_triggers(using)
         for statement in statements:
             cursor.execute(statement)
         if not were_there:
-            # SQLite drops the triggers of a table that a migration rebuilds: what changed without them was not counted.
+            # SQLite drops the triggers of a table that a migration rebuilds: changes in that time were not counted.
             for statement in _RECOUNT:
                 cursor.execute(statement)
 
 
 def has_triggers(using: str = "default") -> bool:
-    """Return whether the table of failures has its triggers. It has none after a migration that was killed on SQLite."""
+    """Return whether the table of failures has its triggers. A migration killed on SQLite leaves it without."""
     connection = connections[using]
     with connection.cursor() as cursor:
         cursor.execute(_COUNT_TRIGGERS[connection.vendor])

@@ -1,4 +1,4 @@
-"""Notices, their channels, and each try to deliver one."""
+"""Notices, their channels, and the attempts to deliver them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,35 @@ from django.db import models
 from django.db.models import Q
 
 KINDS = ("webhook", "slack", "pagerduty", "email")
-ALERT_FIRING, ALERT_RESOLVED = "alert.firing", "alert.resolved"  # types that rules send
-# Types of notices that no rule sends to its channels: a channel asks for them in `events`.
-EVENTS = ("poison.quarantined", "job.escalated", "replay.held", "replay.done")
+ALERT_FIRING, ALERT_RESOLVED = "alert.firing", "alert.resolved"  # types that alert rules send
+# Types of notices sent without an alert rule: a channel subscribes to them in `events`.
+EVENTS = (
+    "poison.quarantined",
+    "job.escalated",
+    "replay.held",
+    "replay.done",
+    "breaker.opened",
+    "breaker.closed",
+    "hold.at_bound",
+    "automation.tripped",
+)
 
 
 class Channel(models.Model):
-    """Destination of notices: an endpoint of a program, a chat, a pager, addresses."""
+    """Destination of notices: a webhook, a chat, a pager, e-mail addresses."""
 
     name = models.CharField(max_length=100, unique=True)
     kind = models.CharField(max_length=10, choices=[(k, k) for k in KINDS])
-    # Of a webhook. Slack's address is a secret itself, and stands there; so does PagerDuty's routing key.
+    # Of a webhook. Slack's address is itself a secret and stored in `secrets`; so is PagerDuty's routing key.
     url = models.CharField(max_length=1000, blank=True)
     to = models.TextField(blank=True, help_text="Addresses of an e-mail channel, one a line.")
     events = models.JSONField(default=list, blank=True, help_text="Types of notices without a rule that it wants.")
-    # Fernet tokens, newest first: two while a secret is being rotated.
+    # Fernet tokens, latest first: two during the rotation of a secret.
     secrets = models.JSONField(default=list, editable=False)
     rotated_at = models.DateTimeField(null=True, blank=True)
     disabled_at = models.DateTimeField(null=True, blank=True)
     why_disabled = models.CharField(max_length=300, blank=True)
-    # Tries that failed in a row, of any delivery: who fails often waits apart from those that do not.
+    # Consecutive failed tries of any delivery: a channel that fails often waits separately from the others.
     failures = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
     changed_at = models.DateTimeField(auto_now=True)
@@ -39,18 +48,18 @@ class Channel(models.Model):
 
 
 class Notice(models.Model):
-    """Anyone writes one; `notices` delivers it.
+    """A notice, which any service may write and `notices` delivers.
 
-    Its key is the `webhook-id`, and its body the `data` of the webhook without what belongs to one channel.
+    Its key is the `webhook-id`, and its body the `data` of the webhook without the fields of a single channel.
     """
 
-    # Of an alert `alert-<first>-<n>`, of those told together the first: a retry keeps it, a reminder gets the next.
+    # For an alert, `alert-<first>-<n>` with the first of its bundle: a retry has the same key, a reminder the next.
     key = models.CharField(max_length=120, unique=True)
     type = models.CharField(max_length=30)
     severity = models.CharField(max_length=10, blank=True)
     source = models.CharField(max_length=63, blank=True, help_text="Who may not see it does not see the notice.")
     alert = models.ForeignKey("Alert", models.CASCADE, null=True, related_name="notices")
-    # Where it goes; empty with `is_routed_by_event`: to every channel that wants its type.
+    # Its channels; empty with `is_routed_by_event`: every channel that subscribes to its type.
     channels = models.ManyToManyField(Channel, blank=True, related_name="notices")
     is_routed_by_event = models.BooleanField(default=True)
     body = models.JSONField()
@@ -67,11 +76,11 @@ class DeliveryState(models.TextChoices):
     WAITING = "waiting"
     SENDING = "sending"
     DELIVERED = "delivered"
-    PARKED = "parked"  # no more tries by itself
+    PARKED = "parked"  # no more automatic tries
 
 
 class Delivery(models.Model):
-    """One notice sent to one channel. The row exists before the request leaves."""
+    """One notice sent to one channel. The row exists before the request is sent."""
 
     notice = models.ForeignKey(Notice, models.CASCADE, related_name="deliveries")
     channel = models.ForeignKey(Channel, models.CASCADE, related_name="deliveries")

@@ -24,7 +24,7 @@ _NEEDED = ("name", "mode", "match.source", "match.queue", "match.task")
 
 
 def _document_column(*path: str, longest: int = shape.LONGEST_TEXT) -> models.GeneratedField:
-    """A column that the database reads off the document, so that the two cannot differ."""
+    """Return a generated column with a value of the document, so that the two cannot differ."""
     expression = KT("__".join(("document", *path)))
     return models.GeneratedField(
         expression=expression, output_field=models.CharField(max_length=longest), db_persist=True
@@ -38,10 +38,10 @@ def _bound(name: str, condition: Holds) -> Bound:
 class PolicyVersion(models.Model):
     """One version of a retry policy. The published version of a name is in force; the others are its history.
 
-    Versions of a name count from 1. What one says never changes; another one takes its place.
+    Versions of a name count from 1. A version's content never changes; another version replaces it.
     """
 
-    # As `core.policy.document` writes it.
+    # In the format of `core.policy.document`.
     document = models.JSONField()
     name = _document_column("name", longest=LONGEST_NAME)
     version = models.PositiveIntegerField()
@@ -54,7 +54,7 @@ class PolicyVersion(models.Model):
     published_by = models.CharField(max_length=150)
     reason = models.CharField(max_length=LONGEST_REASON, blank=True, help_text="Why this version.")
     expires_at = models.DateTimeField(null=True, blank=True)
-    # A version of this name; null: none, the name is withdrawn.
+    # A version of this name; null: the name is withdrawn on expiry.
     reverts_to = models.PositiveIntegerField(null=True, blank=True, help_text="In force again when this one expires.")
     ended_at = models.DateTimeField(null=True, blank=True)
 
@@ -73,7 +73,7 @@ class PolicyVersion(models.Model):
                 name="policy_is_in_force_or_ended",
             ),
             models.CheckConstraint(condition=Q(reverts_to__lt=F("version")), name="policy_reverts_to_one_before"),
-            # What core/policy/shape.py bounds, and in the same words where it names them.
+            # The limits of core/policy/shape.py, under the same names.
             *(_bound(f"has_{path.replace('.', '_')}", text(path)) for path in _NEEDED),
             _bound("has_backoff_kind", unless_false("retries", text("backoff.kind"))),
             _bound("mode", choice("mode", shape.MODES)),
@@ -113,5 +113,5 @@ class PolicyVersion(models.Model):
 
     @property
     def policy(self) -> core.Policy:
-        """Raises Refused for what no service wrote."""
+        """Return the policy. Raises Refused for a document that no service wrote."""
         return core.parse(self.document)

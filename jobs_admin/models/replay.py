@@ -45,11 +45,12 @@ def _new_key() -> str:
 
 
 class Replay(models.Model):
-    # Names this replay outside the database (ledger, job ids), where a restored or second database could reuse ids.
+    # Identifies this replay outside the database (ledger, job ids), where a restored or second database could reuse
+    # ids.
     key = models.CharField(max_length=32, unique=True, default=_new_key, editable=False)
     state = models.CharField(max_length=20, choices=ReplayState, default=ReplayState.DRAFT)
     query = models.TextField(blank=True, help_text="The scope, with relative times pinned to absolute ones.")
-    # The scope's other form: a selection of failures by hand. JSON list of ids; empty for a query.
+    # Alternative form of the scope: a manual selection of failures. JSON list of ids; empty for a query.
     selection = models.JSONField(default=list, blank=True)
     scope_max_id = models.BigIntegerField(
         help_text="The highest failure id of the preview: what came later is not in it."
@@ -72,12 +73,12 @@ class Replay(models.Model):
     to_queue = models.CharField(max_length=200, blank=True, help_text="Where to, when not to the queue it came from.")
     same_job_id = models.BooleanField(default=False)
     accepted = models.JSONField(default=list, blank=True, help_text="What would be left out, and was accepted by name.")
-    # What the preview answered, so that a draft that changed since is noticed. See `replays.preview`.
+    # The result of the preview, so that later changes are detected. See `replays.preview`.
     snapshot = models.CharField(max_length=64, blank=True)
     idempotency_key = models.CharField(max_length=100, null=True, blank=True, unique=True)
     reason = models.CharField(max_length=500, blank=True)
     held_because = models.TextField(blank=True)
-    # What the controller knows (`core.pacing.controller`): any process goes on from here.
+    # State of the controller (`core.pacing.controller`), from which any process can continue.
     controller = models.JSONField(default=dict, blank=True)
     may_send = models.PositiveIntegerField(
         null=True, blank=True, help_text="How many may have been sent in all; null is all of them."
@@ -85,7 +86,7 @@ class Replay(models.Model):
     evidence = models.JSONField(null=True, blank=True, help_text="What it was held for: numbers, groups.")
     state_since = models.DateTimeField(null=True, blank=True)
     without_groups = models.JSONField(default=list, blank=True, help_text="Ids of groups whose jobs are not sent.")
-    # Why: see `replays.setting_aside`.
+    # Reasons: see `replays.setting_aside`.
     set_aside = models.JSONField(default=list, blank=True, help_text="[{group, phase, code, reason, by, at, jobs}]")
     by_source = models.JSONField(default=dict, blank=True, help_text="Number of jobs by source, counted at the start.")
     approval_because = models.CharField(max_length=255, blank=True, help_text="Why a second person has to approve it.")
@@ -98,7 +99,7 @@ class Replay(models.Model):
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
 
-    # Moved with the items, in the same transaction.
+    # Changed with the items, in the same transaction.
     total = models.PositiveIntegerField(default=0)
     planned = models.PositiveIntegerField(default=0)
     sent = models.PositiveIntegerField(default=0)
@@ -111,12 +112,14 @@ class Replay(models.Model):
         default=0, help_text="Of what was frozen, what another replay had taken when it was laid out; not in the total."
     )
 
-    # One sender at a time paces a replay; a dead one's lease runs out and the next goes on.
+    # One sender at a time paces a replay; if it dies, its lease expires and the next one continues.
     sender = models.CharField(max_length=64, blank=True)
     sender_until = models.DateTimeField(null=True, blank=True)
 
-    # In memory only: the sources whose jobs are counted, where the viewer may not see all (`scope`).
+    # In memory only (`replay_sight`): the sources whose jobs are counted, if not all; and whether it has jobs of hidden
+    # sources.
     seen_sources: list[str] | None = None
+    hides_sources: bool = False
 
     class Meta:
         constraints = [models.CheckConstraint(condition=Q(state__in=ReplayState.values), name="replay_state_is_known")]
@@ -127,32 +130,35 @@ class Replay(models.Model):
 
     @property
     def sent_in_all(self) -> int:
-        """Items that were sent, in whatever state they are now; cancelled ones are not."""
+        """Return the number of items sent, in any state now, except cancelled ones."""
         return self.sent + self.running + self.succeeded + self.failed_again + self.uncertain
 
     @property
     def settled(self) -> int:
-        """Sent items of which it is known how they ended; uncertain ones are not."""
+        """Return the number of sent items with a known outcome; uncertain ones are excluded."""
         return self.succeeded + self.failed_again
 
     @property
-    def since_hold(self) -> tuple[int, int] | None:
-        """Return how many jobs succeeded and failed again since it was held; None where it is not held, or that was not noted."""
+    def has_settled_since_hold(self) -> bool:
+        """Return whether jobs were settled since it was held; False if it is not held, or if unknown."""
         before = self.evidence if isinstance(self.evidence, dict) else {}
         counts = before.get("succeeded"), before.get("failed_again")
         if self.state != ReplayState.HELD or not all(isinstance(n, int) for n in counts):
-            return None
-        return max(0, self.succeeded - counts[0]), max(0, self.failed_again - counts[1])
+            return False
+        return self.settled > sum(counts)
 
     @property
     def current_hold_reason(self) -> str:
-        """Return why it is held, with the outcomes since: the reason has the numbers of the moment of the hold."""
-        succeeded, failed = self.since_hold or (0, 0)
-        if not succeeded and not failed:
+        """Return why it is held, with the present outcomes of all sent jobs if some were settled since.
+
+        The reason has the first attempts at the time of the hold. Some of these are retried natively.
+        """
+        if not self.has_settled_since_hold:
             return self.held_because
-        waits = self.sent + self.running
-        rest = f"{waits:,} not settled" if waits else "all are settled"
-        return f"{self.held_because} Since then {succeeded:,} succeeded and {failed:,} failed again; {rest}."
+        open_counts = ((self.sent + self.running, "not settled"), (self.uncertain, "uncertain"))
+        rest = ", ".join(f"{n:,} {words}" for n, words in open_counts if n) or "all are settled"
+        outcomes = f"{self.succeeded:,} succeeded and {self.failed_again:,} failed again"
+        return f"{self.held_because} Now, of {self.sent_in_all:,} sent, {outcomes}; {rest}."
 
     @property
     def settled_percent(self) -> float:
@@ -172,11 +178,11 @@ class ReplayItem(models.Model):
     key = models.CharField(
         max_length=64, blank=True, help_text="What `per_key` counts it under; empty where it does not."
     )
-    # Set before sending: should the sender die in between, the ledger of this epoch tells whether it was sent.
+    # Set before sending: if the sender dies in between, the ledger of this epoch shows whether it was sent.
     claimed_at = models.DateTimeField(null=True)
     claim_epoch = models.CharField(max_length=64, blank=True)
     sent_at = models.DateTimeField(null=True)
-    # The first attempt after sending, which is what the controller judges; a retry counts as not well.
+    # The first attempt after sending, which the controller judges; a retry counts as a failure.
     first_at = models.DateTimeField(null=True)
     first_ok = models.BooleanField(null=True)
     first_group = models.ForeignKey("Group", models.SET_NULL, null=True, related_name="+", db_index=False)
@@ -184,7 +190,7 @@ class ReplayItem(models.Model):
     outcome = models.CharField(
         max_length=255, blank=True, help_text="The error it failed again with, or why it is uncertain."
     )
-    # The group it failed again in, so that a held replay can go on without it.
+    # The group of its new error, so that a held replay can continue without it.
     failed_group = models.ForeignKey("Group", models.SET_NULL, null=True, related_name="+")
 
     class Meta:
@@ -209,15 +215,14 @@ class ReplayItem(models.Model):
 
     @property
     def was_excluded(self) -> bool:
-        """Return whether it was not sent, without an operator's act on it: it was refused, left out or not fit any
-        more, as `outcome` states."""
+        """Return whether it was unsent without an operator's act on it: refused, excluded or obsolete (`outcome`)."""
         return self.state == ItemState.CANCELLED and bool(self.outcome) and self.sent_at is None
 
 
 class FrozenBatch(models.Model):
-    """Some of the frozen scope of a replay, in the order of sending, until its items are created.
+    """A batch of the frozen scope of a replay, in the order of sending, until its items are created.
 
-    A start writes these in a moment, also for a million jobs; `watch` creates the items in short transactions.
+    A start writes these immediately, even for a million jobs; `watch` creates the items in short transactions.
     """
 
     replay = models.ForeignKey(Replay, models.CASCADE, related_name="frozen", db_index=False)

@@ -1,4 +1,4 @@
-"""Changes of when retries that wait are due, and of how many attempts they may have."""
+"""Reschedules: changes of the due time and number of attempts of waiting retries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RescheduleState(models.TextChoices):
 
 
 class Reschedule(models.Model):
-    """An act on retries that wait in one source: written by a person, carried out by `watch`."""
+    """An act on waiting retries of one source: planned by an operator, carried out by `watch`."""
 
     source = models.CharField(max_length=63)
     state = models.CharField(max_length=10, choices=RescheduleState, default=RescheduleState.PLANNED)
@@ -52,8 +52,9 @@ class Reschedule(models.Model):
 
 
 class ReschedulePart(models.Model):
-    """Changes of one transaction of a reschedule, so that they can be taken back."""
+    """Changes of one transaction of a reschedule, for its undo."""
 
     reschedule = models.ForeignKey(Reschedule, models.CASCADE, related_name="parts")
-    # [failure, run, attempts, due before, most attempts before, due after, most attempts after]; times in seconds since 1970.
+    # [failure, run, attempts, due before, max attempts before, due after, max attempts after]; times in seconds since
+    # 1970.
     rows = models.JSONField(default=list)

@@ -6,11 +6,11 @@ from django.db.models import Q
 
 
 class SavedView(models.Model):
-    """A search worth keeping, as it was written: its owner's alone, or shared with everyone on the desk."""
+    """A saved search, as written: private to its owner, or shared with everyone on the desk."""
 
     name = models.CharField(max_length=100)
     query = models.TextField()
-    # None: made by a token, for everyone.
+    # None: created by a token, for everyone.
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", null=True)
     columns = models.JSONField(default=list, db_default=[])  # names; empty: those that its reader chose
     is_shared = models.BooleanField(default=False)
@@ -28,7 +28,7 @@ class SavedView(models.Model):
 
 
 class ListColumns(models.Model):
-    """The columns of the failure list that a person chose; without a row, the default ones."""
+    """The columns that a person chose for the failure list; without a row, the default."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", primary_key=True)
     names = models.JSONField(default=list)

@@ -1,6 +1,6 @@
-"""The search index: what `core/search_terms.py` makes of failures and stacks, as SQLite's FTS5 and PostgreSQL's GIN hold it.
+"""The search index: the terms of failures and stacks (`core/search_terms.py`), in SQLite's FTS5 or PostgreSQL's GIN.
 
-Tables without models: Django knows neither kind. A row goes with the failure, or the stack, that it is of.
+Tables without models, because Django supports neither type. A row is deleted with its failure or stack.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from django.db import DatabaseError, connection, connections, transaction
 from jobs_admin.core import search_terms
 
 FAILURES, STACKS = "jobs_admin_failureterms", "jobs_admin_stackterms"
-STATE = "jobs_admin_termsstate"  # by which rules each was made, and how far making it anew has come
+STATE = "jobs_admin_termsstate"  # the version of the rules for each table, and the progress of rebuilding
 _OF = {FAILURES: "jobs_admin_failure", STACKS: "jobs_admin_traceback"}
 
 
 def write_failures(rows: Sequence[tuple[int, str]]) -> None:
-    """(id, `terms.document`) of each failure: what was known of it is replaced. In the caller's transaction."""
+    """Write (id, `terms.document`) of each failure, replacing earlier ones. In the caller's transaction."""
     _write(FAILURES, rows)
 
 
 def write_stacks(rows: Sequence[tuple[int, str]]) -> None:
-    """(id, `terms.stack_document`) of each traceback."""
+    """Write (id, `terms.stack_document`) of each traceback."""
     _write(STACKS, rows)
 
 
 def _write(table: str, rows: Sequence[tuple[int, str]]) -> None:
     if not rows:
         return
-    # In one order for all: two writers that lock the same rows in different orders would lock each other out.
+    # In a fixed order: two writers that lock the same rows in different orders would deadlock.
     rows = sorted(rows)
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
@@ -45,7 +45,10 @@ def _write(table: str, rows: Sequence[tuple[int, str]]) -> None:
 
 
 def as_tsvector(document: str) -> str:
-    """The document as PostgreSQL reads it: each term with its places. Terms hold neither quotes nor backslashes."""
+    """Return the document in PostgreSQL's syntax: each term with its positions.
+
+    Terms contain neither quotes nor backslashes.
+    """
     return " ".join(
         f"'{term}':{','.join(map(str, at))}" if at else f"'{term}'"
         for term, at in search_terms.places(document).items()
@@ -53,10 +56,10 @@ def as_tsvector(document: str) -> str:
 
 
 def install_terms(using: str = "default", **_: object) -> None:
-    """Make the tables and what keeps them, where they are not there. Runs after every migrate."""
+    """Create the tables and triggers if they do not exist. Runs after every migrate."""
     connection = connections[using]
     statements = {"sqlite": _sqlite, "postgresql": _postgresql}[connection.vendor]()
-    # In one transaction: a writer meets the triggers of before or those of now, and never none.
+    # In one transaction: a writer sees either the old or the new triggers, never none.
     with transaction.atomic(using=using), connection.cursor() as cursor:
         for statement in statements:
             try:
@@ -73,8 +76,8 @@ def _sqlite() -> list[str]:
     statements = [_STATE]
     for table, of in _OF.items():
         statements += [
-            # The terms are made by us: the tokenizer only has to part them at blanks. `columnsize` serves ranks,
-            # which nobody asks for.
+            # The terms come from this code, so the tokenizer only splits at spaces. `columnsize` is for ranking, which
+            # is not used.
             f"CREATE VIRTUAL TABLE IF NOT EXISTS {table} USING "
             f"fts5(terms, columnsize=0, tokenize=\"ascii tokenchars '{search_terms.MARKS}'\")",
             f"DROP TRIGGER IF EXISTS {table}_delete",
@@ -90,7 +93,7 @@ def _postgresql() -> list[str]:
     for table, of in _OF.items():
         statements += [
             f"CREATE TABLE IF NOT EXISTS {table} (id bigint PRIMARY KEY, terms tsvector NOT NULL)",
-            # Words that have not found their place in the index are looked through by every search: a megabyte at most.
+            # Every search scans the index's list of pending words, so it is limited to a megabyte.
             f"CREATE INDEX IF NOT EXISTS {table}_gin ON {table} USING gin (terms) WITH (gin_pending_list_limit = 1024)",
             f"CREATE OR REPLACE FUNCTION {table}_delete() RETURNS trigger LANGUAGE plpgsql AS "
             f"$$ BEGIN DELETE FROM {table} WHERE id IN (SELECT id FROM old_rows); RETURN NULL; END $$",
@@ -111,7 +114,7 @@ _STATE = f"CREATE TABLE IF NOT EXISTS {STATE} (name varchar(63) PRIMARY KEY, ver
 
 
 def _initial_state(table: str, of: str) -> str:
-    """SQL that records the version of the rules: today's for an empty table, unknown for any other."""
+    """Return SQL that records the version of the rules: the current one for an empty table, unknown for any other."""
     return (
         f"INSERT INTO {STATE} (name, version, below) "
         f"SELECT '{table}', CASE WHEN EXISTS (SELECT 1 FROM {of}) THEN 0 ELSE {search_terms.VERSION} END, NULL "

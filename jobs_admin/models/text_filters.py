@@ -1,10 +1,10 @@
 """Trigram filters (`core/trigrams.py`) of failures, one for each block of BLOCK ids.
 
-Tables without models, like those of the index of terms. A block without a filter, or with a mark in STALE, is searched
-row by row. Triggers mark a block in the transaction that inserts, changes or deletes one of its failures.
+Tables without models, like those of the term index. A block without a filter, or with a mark in STALE, is searched row
+by row. Triggers mark a block in the transaction that inserts, changes or deletes one of its failures.
 
-On PostgreSQL a writer of failures holds LOCK shared until it commits, and whoever fills holds it alone: a filter is never
-made beside a change that it would miss.
+On PostgreSQL a writer of failures holds LOCK shared until it commits, and the process that fills filters holds it
+exclusively, so that a filter never misses a concurrent change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobs_admin.models.terms import STATE
 
 FILTERS, STALE = "jobs_admin_textfilter", "jobs_admin_staletext"
 BLOCK = 16  # ids
-LOCK = 0x72656472_74657874  # of PostgreSQL's advisory locks
+LOCK = 0x72656472_74657874  # key of one of PostgreSQL's advisory locks
 
 # Columns of a failure whose text is in its filter.
 COLUMNS = ("error_type", "message", "tenant", "release", "host", "worker", "first_job_id", "job_id")
@@ -25,19 +25,20 @@ _OF = "jobs_admin_failure"
 
 
 def install_text_filters(using: str = "default", **_: object) -> None:
-    """Make the tables and triggers where they are not there, and empty them after the rules changed. Runs after every
-    migrate.
+    """Create the tables and triggers if they do not exist, and empty them after the rules changed.
+
+    Runs after every migrate.
     """
     connection = connections[using]
     statements = {"sqlite": _sqlite, "postgresql": _postgresql}[connection.vendor]()
-    # In one transaction: a writer meets the triggers of before or those of now, and never none.
+    # In one transaction: a writer sees either the old or the new triggers, never none.
     with transaction.atomic(using=using), connection.cursor() as cursor:
         cursor.execute(_COUNT_TRIGGERS[connection.vendor])
         was_watched = cursor.fetchone()[0] == _TRIGGERS[connection.vendor]
         for statement in statements:
             cursor.execute(statement)
         cursor.execute(f"SELECT version FROM {STATE} WHERE name = %s", [FILTERS])
-        # SQLite drops the triggers of a table that a migration rebuilds: what changed without them has no mark.
+        # SQLite drops the triggers of a table that a migration rebuilds: changes in that time have no mark.
         if not was_watched or cursor.fetchone() != (trigrams.VERSION,):
             for table in (FILTERS, STALE):
                 cursor.execute(f"DELETE FROM {table}")
@@ -68,7 +69,8 @@ def _sqlite() -> list[str]:
         statements += [
             f"DROP TRIGGER IF EXISTS {FILTERS}_{name}",
             f"CREATE TRIGGER {FILTERS}_{name} AFTER {event} ON {_OF} FOR EACH ROW{when} BEGIN "
-            # Not OR IGNORE: SQLite takes the conflict clause of the statement that fires, and ingest inserts ON CONFLICT.
+            # Not OR IGNORE: SQLite uses the conflict clause of the triggering statement, and ingest inserts ON
+            # CONFLICT.
             f"INSERT INTO {STALE} (block) SELECT block FROM {FILTERS} WHERE block = {row}.id / {BLOCK} "
             f"AND NOT EXISTS (SELECT 1 FROM {STALE} WHERE block = {row}.id / {BLOCK}); END",
         ]
@@ -78,7 +80,7 @@ def _sqlite() -> list[str]:
 def _postgresql() -> list[str]:
     statements = [
         f"CREATE TABLE IF NOT EXISTS {FILTERS} (block bigint PRIMARY KEY, filter bytea NOT NULL)",
-        # Without a unique key: two writers that mark the same blocks in different orders would lock each other out.
+        # Without a unique key: two writers that mark the same blocks in different orders would deadlock.
         f"CREATE TABLE IF NOT EXISTS {STALE} (block bigint NOT NULL)",
         f"CREATE INDEX IF NOT EXISTS {STALE}_block ON {STALE} (block)",
     ]
@@ -99,7 +101,7 @@ def _postgresql() -> list[str]:
         f"PERFORM pg_advisory_xact_lock_shared({LOCK}); INSERT INTO {STALE} (block) "
         f"SELECT block FROM {FILTERS} WHERE block = NEW.id / {BLOCK}; RETURN NULL; END $$",
         f"DROP TRIGGER IF EXISTS {FILTERS}_update ON {_OF}",
-        # For each row, as few updates change a text: a condition decides that before a function is called.
+        # Per row, because few updates change a text: a condition decides before the function is called.
         f"CREATE TRIGGER {FILTERS}_update AFTER UPDATE OF {', '.join(COLUMNS)} ON {_OF} FOR EACH ROW "
         f"WHEN (({old}) IS DISTINCT FROM ({new})) EXECUTE FUNCTION {FILTERS}_update()",
         f"CREATE OR REPLACE FUNCTION {FILTERS}_truncate() RETURNS trigger LANGUAGE plpgsql AS "

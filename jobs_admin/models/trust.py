@@ -1,4 +1,4 @@
-"""Trust in reports: keys of sources, the time for which unsigned reports are accepted, and refused reports."""
+"""Trust in reports: keys of sources, the period in which unsigned reports are accepted, refused and unfiled reports."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from django.apps import apps as registry
 from django.db import models
 from django.utils import timezone
 
-UNSIGNED_FOR = timedelta(days=30)  # from the first migration on
+UNSIGNED_FOR = timedelta(days=30)  # from the first migration
 
 
 class SourceKey(models.Model):
-    """A key with which the workers of one source sign reports. Several of a source may be in force at once."""
+    """A key with which the workers of one source sign reports. A source may have several in force."""
 
     source = models.CharField(max_length=63)
     key_id = models.CharField(max_length=12, unique=True, help_text="Named in each report that is signed with it.")
@@ -31,7 +31,7 @@ class SourceKey(models.Model):
 
 
 class UnsignedReports(models.Model):
-    """The one row that says until when unsigned reports are accepted."""
+    """The single row with the time until which unsigned reports are accepted."""
 
     until = models.DateTimeField()
     accepted_sources = models.PositiveIntegerField(
@@ -44,7 +44,10 @@ class UnsignedReports(models.Model):
 
 
 class RefusedReports(models.Model):
-    """The reports of one source that were refused for one cause. Those of cause `unknown` are sources to be accepted."""
+    """The reports of one source that were refused for one cause.
+
+    Those of cause `unknown` are sources to be accepted.
+    """
 
     source = models.CharField(max_length=63, blank=True, help_text="Empty: unknown sources beyond the bound.")
     cause = models.CharField(max_length=10)
@@ -59,10 +62,39 @@ class RefusedReports(models.Model):
         constraints = [models.UniqueConstraint(fields=["source", "cause"], name="one_row_per_source_and_cause")]
 
 
+class Unfiled(models.Model):
+    """A report that could not be filed, or was refused, stored unchanged, so that nothing is lost."""
+
+    # Two streams may have the same ids: if the stream has a source, the source and a slash precede it.
+    entry_id = models.CharField(max_length=120, unique=True, help_text="Its id in the stream.")
+    # The version before 0023 writes neither of the two.
+    source = models.CharField(
+        max_length=63, blank=True, db_default="", default="", help_text="The source that it names; empty: not known."
+    )
+    # Value of `jobs_admin.trust.Cause`; empty: it could not be read or written.
+    cause = models.CharField(
+        max_length=10, blank=True, db_default="", default="", help_text="Why the desk refused it, in a word."
+    )
+    received_at = models.DateTimeField()
+    why = models.TextField()
+    body = models.BinaryField(help_text="Fernet token of the whole entry.")
+    size = models.PositiveBigIntegerField()
+    payload_key = models.CharField(
+        max_length=8, null=True, editable=False, help_text="Id of the key of `body`. Null: not determined yet."
+    )
+
+    class Meta:
+        verbose_name = "unfiled report"
+        indexes = [
+            models.Index(fields=["payload_key", "id"], name="unfiled_by_key"),
+            models.Index(fields=["source", "cause", "id"], name="unfiled_by_cause", condition=models.Q(cause__gt="")),
+        ]
+
+
 def open_unsigned_reports(apps: Any = registry, using: str = "default", **_: Any) -> None:
-    """Accept unsigned reports for 30 days from the first migration on, so that a first worker needs no key."""
+    """Accept unsigned reports for 30 days from the first migration, so that a first worker needs no key."""
     try:
         unsigned = apps.get_model("jobs_admin", "UnsignedReports")
-    except LookupError:  # migrated back to before it
+    except LookupError:  # migrated back to before the model
         return
     unsigned.objects.using(using).get_or_create(pk=1, defaults={"until": timezone.now() + UNSIGNED_FOR})

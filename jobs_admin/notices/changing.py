@@ -1,4 +1,7 @@
-"""Make, change, rotate, enable and delete channels; send a test, send again. Each in one transaction with its record."""
+"""Create, change, rotate, enable and delete channels; send a test, resend.
+
+Each in one transaction with its audit record.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.core.refused import NotFound, Refused
+from jobs_admin.core.text import list_some
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import authorize
 from jobs_admin.models import Channel, Delivery, Notice, Rule
@@ -23,21 +27,21 @@ from jobs_admin.notices import documents, guard, reading, sealing
 from jobs_admin.notices.documents import Wanted, invalid
 from jobs_admin.notices.reading import ChannelRow, DeliveryRow
 
-# So many have a thread each while they are asked, so that none waits for another.
+# Each channel has a thread during a request, so that none waits for another.
 MOST_CHANNELS = 200
-_AT_ONCE = 500  # rows of one statement, when a channel goes with its deliveries
+_AT_ONCE = 500  # rows per statement, when a channel is deleted with its deliveries
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
     channel: ChannelRow
-    secret: str | None = field(repr=False)  # of a signed webhook whose secret was made now: shown this once
+    secret: str | None = field(repr=False)  # of a signed webhook with a new secret: shown only this once
 
 
 def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Saved:
-    """Make a channel, or change the one of this number. Raises Refused, NotFound.
+    """Create a channel, or change the one with this number. Raises Refused, NotFound.
 
-    The host of its URL is looked up before anything is changed. What a change leaves out stays as it is.
+    The host of its URL is looked up before anything is changed. Fields omitted from the document stay unchanged.
     """
     before = reading.find(viewer, pk) if pk is not None else None
     authorize(viewer, ADMIN, EVERY_SOURCE, "channel.save", f"channel:{pk}" if pk else "channel")
@@ -54,7 +58,8 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
         if row is None:
             raise NotFound("No such channel, or you cannot view it.")
         if before is not None:
-            wanted = documents.read(document, row)  # what is left out stays as it is now, not as it was looked at
+            # Omitted fields stay as they are now, not as they were at the lookup.
+            wanted = documents.read(document, row)
         was = _plain(row) if before is not None else None
         row.name, row.kind, row.url, row.to = wanted.name, wanted.kind, wanted.url, wanted.to
         row.events = list(wanted.events)
@@ -86,7 +91,7 @@ def delete_channel(viewer: Viewer, pk: int) -> None:
             row.disabled_at, row.why_disabled = timezone.now(), why
             row.save(update_fields=["disabled_at", "why_disabled"])
         audit.record(viewer, "channel.disable", f"channel:{pk}", reason=why, before=was, after=_plain(row))
-    # Bit by bit: nobody waits for a log of a hundred thousand. Without its deliveries it is told nothing more.
+    # In batches, so that no one waits for a log of a hundred thousand. Without its deliveries it receives nothing more.
     while ids := list(Delivery.objects.filter(channel_id=pk).values_list("pk", flat=True)[:_AT_ONCE]):
         Delivery.objects.filter(pk__in=ids).delete()
     links = Notice.channels.through.objects
@@ -109,7 +114,10 @@ def delete_channel(viewer: Viewer, pk: int) -> None:
 
 
 def rotate(viewer: Viewer, pk: int) -> str:
-    """A new secret, shown this once; the one before signs beside it until `end_rotation`. Raises Refused, NotFound."""
+    """Create a new secret, shown only this once; the previous one signs beside it until `end_rotation`.
+
+    Raises Refused, NotFound.
+    """
     made = sealing.make()
 
     def change(row: Channel) -> dict[str, Any]:
@@ -139,7 +147,7 @@ def end_rotation(viewer: Viewer, pk: int) -> ChannelRow:
 
 
 def enable(viewer: Viewer, pk: int) -> ChannelRow:
-    """Enable the channel again. Deliveries parked meanwhile are resent by hand. Raises Refused, NotFound."""
+    """Enable the channel again. Deliveries parked meanwhile are resent manually. Raises Refused, NotFound."""
 
     def change(row: Channel) -> dict[str, Any]:
         if row.disabled_at is None:
@@ -151,7 +159,7 @@ def enable(viewer: Viewer, pk: int) -> ChannelRow:
 
 
 def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
-    """A notice of type `ping`, tried once and at once, also on a disabled channel. Raises Refused, NotFound."""
+    """Send a notice of type `ping` once, immediately, also on a disabled channel. Raises Refused, NotFound."""
     found = reading.find(viewer, pk)
     authorize(viewer, ADMIN, EVERY_SOURCE, "channel.test", f"channel:{pk}")
     now = now or timezone.now()
@@ -182,7 +190,7 @@ def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
 def resend(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
     """Send a delivery again, with its id, starting with the first try. Raises Refused, NotFound.
 
-    Takes the role operator on the notice's source; on every source if it is of none or several.
+    Requires the role operator on the notice's source; on every source if it has none or several.
     """
     found = reading.find_delivery(viewer, pk)
     authorize(viewer, OPERATOR, found.notice.source or EVERY_SOURCE, "delivery.resend", f"delivery:{pk}")
@@ -224,7 +232,7 @@ def _changed(viewer: Viewer, act: str, pk: int, change: Any) -> ChannelRow:
 
 
 def _reachable(wanted: Wanted) -> None:
-    """Look up where requests would go, outside of any transaction: a name server may take its time."""
+    """Look up the hosts of requests, outside of any transaction, because a name server may be slow."""
     if wanted.address is None:
         return
     allowed = config.webhook_allow()
@@ -254,12 +262,13 @@ def _rules_using(found: Channel) -> list[str]:
 
 def _not_used(found: Channel) -> None:
     if names := _rules_using(found):
-        which = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        raise Refused("in_use", f"Rules use this channel: {which}. Change them first. Nothing was changed.")
+        raise Refused(
+            "in_use", f"Rules use this channel: {list_some(names, 5)}. Change them first. Nothing was changed."
+        )
 
 
 def _plain(row: Channel) -> dict[str, Any]:
-    """For the audit: no secret, and of a URL nothing behind its host."""
+    """Return the values for the audit: no secret, and of a URL nothing after its host."""
     values = {"name": row.name, "kind": row.kind, "url": reading.masked(row.url) if row.url else ""}
     values |= {"to": row.to.split(), "events": list(row.events), "secrets": len(row.secrets)}
     return values | {"disabled": row.disabled_at is not None}

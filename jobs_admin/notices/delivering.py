@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,26 +25,24 @@ from jobs_admin.db import audit
 from jobs_admin.models import Channel, Delivery, Notice
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.notice import ALERT_FIRING, DeliveryState
-from jobs_admin.notices import formats, heartbeat, judging, mail, posting, sealing
+from jobs_admin.notices import formats, heartbeat, mail, posting, sealing
 from jobs_admin.notices.changing import MOST_CHANNELS
-from jobs_admin.notices.judging import Fate, Verdict, judge
-from jobs_admin.notices.lanes import Lanes
-from jobs_admin.notices.posting import Answer
+from jobs_admin.notices.posting import Answer, Fate, Verdict, judge
 from jobs_admin.notices.routing import route
 
 log = logging.getLogger(__name__)
 
-# Longer than any try takes: nobody else sends it meanwhile.
+# Longer than any try takes: no other process sends it meanwhile.
 _CLAIMED = timedelta(seconds=30)
-_CLAIMED_MAIL = timedelta(seconds=120)  # a mail server has its time at each of its words
-_SET_BACK = timedelta(minutes=1)  # what is further in the future than it can be was written before a clock was set back
-_LONGEST_WAIT = timedelta(seconds=1.2 * max(judging.LONGEST_RETRY_AFTER_S, *judging.WAITS_S))
+_CLAIMED_MAIL = timedelta(seconds=120)  # a mail server has its own time limit for each command
+_SET_BACK = timedelta(minutes=1)  # a time further in the future was written before a clock was set back
+_LONGEST_WAIT = timedelta(seconds=1.2 * max(posting.LONGEST_RETRY_AFTER_S, *posting.WAITS_S))
 _SET_RIGHT_EVERY = timedelta(minutes=1)
-_WAIT_S = 0.1  # for an answer, in a round with nothing else to do
+_WAIT_S = 0.1  # for a response, in a round with nothing else to do
 _READ_AT_ONCE = 100
 _LOGGED_TRIES = 20
 _OPEN = (DeliveryState.WAITING, DeliveryState.SENDING)
-_HEARTBEAT = 0  # the lane of the heartbeat, which is no channel
+_HEARTBEAT = 0  # the lane of the heartbeat, which is not a channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,70 @@ class _InFlight:
     request: str = ""
 
 
-_lanes: list[Lanes[_InFlight, Answer]] = []
-_set_right_at: list[datetime] = []  # by this process
+class Lanes:
+    """Threads that send requests: one request at a time per key, at most `most` keys concurrently.
+
+    A request that hangs delays only its own key. The threads access no table: results are returned to their owner.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._busy: set[int] = set()
+        self._ended: queue.SimpleQueue[tuple[int, _InFlight, Answer | Exception]] = queue.SimpleQueue()
+        self._given_back: list[tuple[_InFlight, Answer | Exception]] = []
+        self.pid = os.getpid()  # threads do not survive a fork
+
+    @property
+    def busy(self) -> frozenset[int]:
+        return frozenset(self._busy)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._busy) < self._most
+
+    def start(self, key: int, about: _InFlight, call: Callable[[], Answer]) -> None:
+        assert key not in self._busy
+
+        def run() -> None:
+            try:
+                answer: Answer | Exception = call()
+            except Exception as error:  # one request must not stop the others; the error is returned as its result
+                log.exception("A question of lane %s failed.", key)
+                answer = error
+            self._ended.put((key, about, answer))
+
+        self._busy.add(key)
+        try:
+            threading.Thread(target=run, name=f"lane {key}", daemon=True).start()
+        except RuntimeError as error:  # no thread could be started
+            self._ended.put((key, about, error))
+
+    def give_back(self, these: list[tuple[_InFlight, Answer | Exception]]) -> None:
+        """Return results that could not be recorded now: the next `ended` returns them first."""
+        self._given_back += these
+
+    def ended(self, wait_s: float = 0.0) -> list[tuple[_InFlight, Answer | Exception]]:
+        """Return the results since the last call.
+
+        Without any, wait up to `wait_s` for the first of the calls in flight.
+        """
+        found, self._given_back = self._given_back, []
+        while True:
+            try:
+                may_wait = wait_s > 0 and not found and bool(self._busy)
+                key, about, answer = self._ended.get(block=may_wait, timeout=wait_s if may_wait else None)
+            except queue.Empty:
+                return found
+            self._busy.discard(key)
+            found.append((about, answer))
+
+
+_lanes: list[Lanes] = []
+_set_right_at: list[datetime] = []  # per process
 
 
 def is_due() -> bool:
-    """Return whether a notice is not routed or a delivery has not ended yet, or a heartbeat is to be sent each minute."""
+    """Return whether a notice is unrouted, a delivery has not ended, or a heartbeat is configured."""
     if config.heartbeat_url():
         return True
     return Notice.objects.filter(routed_at=None).exists() or Delivery.objects.filter(state__in=_OPEN).exists()
@@ -81,7 +139,7 @@ def deliver(now: datetime) -> bool:
     return is_busy or bool(lanes.busy - {_HEARTBEAT})
 
 
-def _own_lanes() -> Lanes[_InFlight, Answer]:
+def _own_lanes() -> Lanes:
     if not _lanes or _lanes[0].pid != os.getpid():
         _lanes[:] = [Lanes(MOST_CHANNELS + 1)]
     return _lanes[0]
@@ -90,8 +148,8 @@ def _own_lanes() -> Lanes[_InFlight, Answer]:
 # -- what is due --------------------------------------------------------------------------------------------------
 
 
-def _begin_all(lanes: Lanes[_InFlight, Answer], now: datetime) -> bool:
-    """One delivery of each channel that has one, and none on its way. Whether any was begun."""
+def _begin_all(lanes: Lanes, now: datetime) -> bool:
+    """Start one delivery of each channel that has a due one and none in flight. Return whether any was started."""
     began = False
     passed = set(lanes.busy)
     while lanes.has_room and (due := _due(now, passed)):
@@ -99,7 +157,7 @@ def _begin_all(lanes: Lanes[_InFlight, Answer], now: datetime) -> bool:
         for one in due:
             if one.channel_id in passed or not lanes.has_room:
                 continue
-            passed.add(one.channel_id)  # in order: a channel's next waits for this
+            passed.add(one.channel_id)  # in order: a channel's next delivery waits for this one
             if _is_over(one, now) or not _claim(one, now):
                 began = True
                 continue
@@ -110,15 +168,15 @@ def _begin_all(lanes: Lanes[_InFlight, Answer], now: datetime) -> bool:
 
 
 def _due(now: datetime, passed: set[int]) -> list[Delivery]:
-    """`next_try_at` of what is being sent is the end of its claim."""
+    """Return due deliveries. While one is being sent, `next_try_at` is the end of its claim."""
     sending = Delivery.objects.filter(state=DeliveryState.SENDING, next_try_at__gt=now)
-    busy = passed | set(sending.values_list("channel_id", flat=True))  # by another watch
+    busy = passed | set(sending.values_list("channel_id", flat=True))  # by another process
     due = Delivery.objects.filter(state__in=_OPEN, next_try_at__lte=now).exclude(channel_id__in=busy)
     return list(due.select_related("notice", "channel").order_by("next_try_at", "pk")[:_READ_AT_ONCE])
 
 
 def _correct_ahead(now: datetime) -> None:
-    """Correct times after the clock was set back: no delivery waits for a distant time, no claim outlives its longest."""
+    """Correct times after the clock was set back: no delivery waits for a distant time, no claim lasts too long."""
     if _set_right_at and timedelta() <= now - _set_right_at[0] < _SET_RIGHT_EVERY:
         return
     _set_right_at[:] = [now]
@@ -130,12 +188,12 @@ def _correct_ahead(now: datetime) -> None:
 
 
 def _is_over(one: Delivery, now: datetime) -> bool:
-    """Park a delivery that is not to be sent any more. Return whether it was."""
+    """Park a delivery that is obsolete. Return whether it was."""
     why = ""
     if one.channel.disabled_at is not None and one.notice.type != "ping":
         why = f"The channel is disabled: {one.channel.why_disabled}"
     elif one.notice.type == ALERT_FIRING and one.notice.alert_id and one.channel.kind != "webhook" and one.tries:
-        # A pager would open again what is resolved. Programs get all, and sort it by its time.
+        # A pager would reopen a resolved incident. Webhooks get all notices, with their times.
         later = Delivery.objects.filter(
             channel_id=one.channel_id,
             notice__alert_id=one.notice.alert_id,
@@ -151,7 +209,7 @@ def _is_over(one: Delivery, now: datetime) -> bool:
 
 
 def _claim(one: Delivery, now: datetime) -> bool:
-    """Claim the delivery for a time. Return whether it is ours to send."""
+    """Claim the delivery for a time. Return whether this process may send it."""
     until = now + (_CLAIMED_MAIL if one.channel.kind == "email" else _CLAIMED)
     claim = Delivery.objects.filter(pk=one.pk, state=one.state, next_try_at=one.next_try_at)
     claimed = claim.update(state=DeliveryState.SENDING, next_try_at=until, tries=F("tries") + 1, tried_at=now)
@@ -168,17 +226,17 @@ def _build_call(one: Delivery, now: datetime, allowed: Allowed) -> tuple[_InFlig
     except (sealing.CannotOpen, BadAddress, ValueError) as error:
         answer = Answer(None, error=representable(str(error))[:300])
         return _InFlight(one), lambda: answer
-    except Exception as error:  # one that cannot be written keeps no other waiting: it is tried again, then parked
+    except Exception as error:  # one that cannot be built delays no other: it is retried, then parked
         log.exception("Delivery %s could not be written.", one.pk)
         answer = _unexpected("build the request", error)
         return _InFlight(one), lambda: answer
     return _InFlight(one, request.logged), lambda: posting.send(request, allowed)
 
 
-# -- what came back -----------------------------------------------------------------------------------------------
+# -- results ------------------------------------------------------------------------------------------------------
 
 
-def _record_all(lanes: Lanes[_InFlight, Answer], now: datetime, wait_s: float = 0.0) -> bool:
+def _record_all(lanes: Lanes, now: datetime, wait_s: float = 0.0) -> bool:
     ended = lanes.ended(wait_s)
     for n, (about, answer) in enumerate(ended):
         if isinstance(answer, Exception):
@@ -189,7 +247,7 @@ def _record_all(lanes: Lanes[_InFlight, Answer], now: datetime, wait_s: float = 
         try:
             _record_or_fail(about.delivery, about.request, answer, now)
         except (OperationalError, InterfaceError):
-            lanes.give_back(ended[n:])  # the database is busy, or away: what came back is not forgotten
+            lanes.give_back(ended[n:])  # the database is busy or unreachable: the results are not lost
             raise
     return bool(ended)
 
@@ -213,9 +271,9 @@ def _unexpected(what: str, error: Exception) -> Answer:
 
 
 def _record(one: Delivery, request: str, answer: Answer, now: datetime) -> None:
-    """Under the claim that it was sent with: another who took it over records what became of his own try.
+    """Record the result if the claim is still ours; a process that took it over records its own try.
 
-    But what has arrived has arrived, whoever sent it.
+    A success is recorded in any case.
     """
     is_test = one.notice.type == "ping"
     verdict = judge(one.channel.kind, answer, one.tries, now, random.random, only_once=is_test)

@@ -19,7 +19,7 @@ _JSON = {"Content-Type": "application/json; charset=utf-8"}
 # PagerDuty knows critical, error, warning and info.
 _SEVERITIES = {"critical": "critical", "warning": "warning", "info": "info"}
 _LONGEST_SECTION = 3_000  # of Slack
-_ENDS = (ALERT_RESOLVED, "replay.done")
+_ENDS = (ALERT_RESOLVED, "replay.done", "breaker.closed")
 
 
 def request(notice: Notice, channel: Channel, now: datetime) -> Request:

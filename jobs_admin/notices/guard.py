@@ -1,7 +1,8 @@
-"""No request of ours reaches an address that is not public, unless REDRIVE_WEBHOOK_ALLOW names it.
+"""SSRF check: no request reaches an address that is not public, unless REDRIVE_WEBHOOK_ALLOW names it.
 
-Asked when a channel is saved, and again at the socket: the name is looked up once for a request, every answer is judged,
-and the connection goes to the very address that was. A name that leads elsewhere a moment later leads nowhere.
+Checked when a channel is saved, and again at the socket: the name is looked up once per request, every answer is
+checked, and the connection goes to a checked address. So a name that resolves to another address a moment later has no
+effect.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from jobs_admin.core.web_address import Address, Allowed, WebAddress
 Resolve = Callable[[str, int], list[str]]  # host and port -> every address, as numbers
 
 _LOOKUP_S = 5.0
-_CONNECT_S = 5.0  # to one of several addresses
+_CONNECT_S = 5.0  # per address, if there are several
 _MOST_ANSWERS = 16
 _SLICE = 4096
 
 
 class Unknown(Exception):
-    """The name leads nowhere, now. The same question may be answered later."""
+    """The name does not resolve now. A later attempt may succeed."""
 
 
 class NotPublic(Exception):
-    """No connection was opened. The text names the address, and says how to allow it."""
+    """No connection was opened. The text names the address and how to allow it."""
 
 
 class TooSlow(Exception):
-    """All the time of a request is up."""
+    """The time limit of a request is exceeded."""
 
 
 def addresses(target: WebAddress, allowed: Allowed | None = None, resolve: Resolve | None = None) -> list[Address]:
@@ -63,7 +64,7 @@ def addresses(target: WebAddress, allowed: Allowed | None = None, resolve: Resol
 
 
 def look_up(host: str, port: int) -> list[str]:
-    """Look up by the system's resolver, within a few seconds: its own limit is that of all its servers. Raises Unknown."""
+    """Look up by the system's resolver, within a few seconds: its own limit applies to each server. Raises Unknown."""
     box: list[list[str] | OSError | UnicodeError] = []
 
     def resolve_host() -> None:
@@ -144,7 +145,7 @@ class Pinned(httpcore.NetworkBackend):
 
 
 class _Timed(httpcore.NetworkStream):
-    """All reads and writes of a request share one time: a byte a second does not make it longer."""
+    """Stream whose reads and writes share the time limit of a request: one byte per second does not extend it."""
 
     def __init__(self, stream: httpcore.NetworkStream, time: Time) -> None:
         self._stream, self._time = stream, time

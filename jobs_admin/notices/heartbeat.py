@@ -34,7 +34,7 @@ def is_due(now: datetime) -> bool:
 
 
 def asker() -> Callable[[], Answer]:
-    """Asks once. What is wrong with the setting is an answer too."""
+    """Return a function that sends one request. An invalid setting is also returned as an answer."""
     try:
         request = Request(parse(config.heartbeat_url()), {}, b"", method="GET")
         allowed = config.webhook_allow()
@@ -45,7 +45,7 @@ def asker() -> Callable[[], Answer]:
 
 
 def ended(answer: Answer) -> None:
-    """Into the log, once for each thing that is wrong."""
+    """Log the result, once per distinct error."""
     is_heard = answer.status is not None and 200 <= answer.status < 300
     error = "" if is_heard else answer.error or f"the endpoint answered {answer.status}"
     if error and error != _Last.error:
@@ -56,7 +56,7 @@ def ended(answer: Answer) -> None:
 
 
 def why_refused() -> str:
-    """Return why the heartbeat cannot be sent at all; empty if it can, or none is set. Looks its host up."""
+    """Return why the heartbeat cannot be sent at all; empty if it can, or none is set. Looks up its host."""
     if not config.heartbeat_url():
         return ""
     try:

@@ -24,13 +24,13 @@ from jobs_admin.models.notice import ALERT_RESOLVED
 from jobs_admin.notices import wording
 from jobs_admin.notices.posting import Answer
 
-# `EMAIL_TIMEOUT` is of each of the server's words.
+# `EMAIL_TIMEOUT` applies to each of the server's responses.
 WORDS = 6
 LONGEST_S = 60.0  # shorter than the claim of a mail
 
 
 class _Plain(smtplib.SMTP):
-    """SMTP client that passes its socket to `opened` at once: before TLS, and before the server's first word."""
+    """SMTP client that passes its socket to `opened` immediately: before TLS, and before the server's greeting."""
 
     opened: Any
 
@@ -45,7 +45,7 @@ class _Tls(smtplib.SMTP_SSL, _Plain):
 
 
 class Line(smtp.EmailBackend):
-    """Django's own, that is cut when its time is over. For one mail: `with Line(timeout=10) as line`."""
+    """Django's backend, closed when its time is up. For one mail: `with Line(timeout=10) as line`."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -75,7 +75,7 @@ class Line(smtp.EmailBackend):
 
     def _opened(self, found: socket.socket) -> None:
         with self._holding:
-            # A second name of it: TLS takes the first one over.
+            # A duplicate: TLS takes over the first one.
             self._sockets.append(found.dup())
         if self.is_cut:
             self._cut()
@@ -88,15 +88,16 @@ class Line(smtp.EmailBackend):
                     one.shutdown(socket.SHUT_RDWR)
 
 
-pass  # folded
-
 SMTP = "django.core.mail.backends.smtp.EmailBackend"
-_FOR_GOOD = range(550, 560)  # the address or the mail is refused, not the time
-_NO_SUCH_ADDRESS = {550, 551, 553, 554}  # as the answer to an address
+_FOR_GOOD = range(550, 560)  # the address or the mail is refused permanently
+_NO_SUCH_ADDRESS = {550, 551, 553, 554}  # in response to an address
 
 
 def build_mail(notice: Notice, channel: Channel) -> EmailMessage:
-    """The notice's key is in its Message-ID, so that a mail sent twice is one; mails of one alert are one thread."""
+    """Return the mail.
+
+    The notice's key is in its Message-ID, so a repeated mail is a duplicate; an alert's mails form a thread.
+    """
     content = wording.build_text(notice)
     done = "Resolved: " if notice.type == ALERT_RESOLVED else ""
     lines = [content.message, ""]
@@ -141,7 +142,7 @@ def sender(message: EmailMessage) -> Callable[[], Answer]:
             return replace(answer, has_no_recipient=codes <= _NO_SUCH_ADDRESS)
         except smtplib.SMTPResponseException as error:
             if line is not None and line.is_cut:
-                # Half a word that it was cut at is no answer.
+                # A partial response does not count.
                 return _failed(None, f"timed out after {line.limit_s:g} s", began, False)
             return _failed(error.smtp_code, _text(error.smtp_error), began, error.smtp_code in _FOR_GOOD)
         except (smtplib.SMTPException, OSError, ValueError) as error:

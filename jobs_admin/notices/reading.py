@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from jobs_admin.core.refused import NotFound
-from jobs_admin.core.text import whole_number
+from jobs_admin.core.text import list_some, whole_number
 from jobs_admin.core.web_address import BadAddress, parse
 from jobs_admin.db.authorizing import may_write
 from jobs_admin.models import Alert, Channel, Delivery
@@ -21,8 +21,8 @@ from jobs_admin.rights import alert_sight
 
 @dataclass(frozen=True, slots=True)
 class LastDelivery:
-    state: str  # as DeliveryState says
-    at: datetime  # when it was tried; where it was not, when it was made
+    state: str  # a DeliveryState
+    at: datetime  # time of the try; without one, time of creation
 
 
 def last_deliveries(viewer: Viewer) -> dict[int, LastDelivery]:
@@ -44,7 +44,7 @@ HIDDEN = "…"
 
 @dataclass(frozen=True, slots=True)
 class ChannelRow:
-    """A channel as its reader may see it. No secret is in it."""
+    """A channel with the fields that its reader may see, without secrets."""
 
     pk: int
     name: str
@@ -104,19 +104,19 @@ class DeliveryPage:
 
 
 def channels(viewer: Viewer) -> list[ChannelRow]:
-    """By name."""
+    """Return the channels by name."""
     if not viewer.may_anywhere(VIEWER):
         return []
     return [row(viewer, one) for one in Channel.objects.order_by("name")]
 
 
 def channel(viewer: Viewer, pk: int) -> ChannelRow:
-    """Raises NotFound."""
+    """Return a channel. Raises NotFound."""
     return row(viewer, find(viewer, pk))
 
 
 def find(viewer: Viewer, pk: int) -> Channel:
-    """Raises NotFound."""
+    """Return the row of a channel. Raises NotFound."""
     _must_see(viewer)
     found = Channel.objects.filter(pk=pk).first() if 0 < int(pk) < 2**63 else None
     if found is None:
@@ -166,12 +166,12 @@ def _line(found: Channel, url: str, to: tuple[str, ...], sees: bool) -> str:
     if found.kind == "slack":
         return url  # masked already
     if found.kind == "email":
-        return to[0] + (f" and {len(to) - 1} more" if len(to) > 1 else "") if to else ""
+        return list_some(to, 1)
     return masked(url)
 
 
 def masked(url: str) -> str:
-    """Without what may be secret in it."""
+    """Return a URL without the parts that may be secret."""
     try:
         return parse(url).without_path
     except BadAddress:
@@ -193,7 +193,7 @@ def deliveries(
     if channel is not None:
         found = found.filter(channel_id=channel)
     if alert is not None:
-        # Told together, under the number of the first of them.
+        # Notices of a bundle have the number of its first alert.
         leader = Alert.objects.filter(pk=alert).values_list("told_with", flat=True).first()
         found = found.filter(notice__alert_id__in={alert, leader or alert})
     if state:
@@ -208,12 +208,12 @@ def deliveries(
 
 
 def delivery(viewer: Viewer, pk: int) -> DeliveryRow:
-    """Raises NotFound."""
+    """Return a delivery. Raises NotFound."""
     return delivery_row(viewer, find_delivery(viewer, pk))
 
 
 def find_delivery(viewer: Viewer, pk: int) -> Delivery:
-    """Raises NotFound."""
+    """Return the row of a delivery. Raises NotFound."""
     found = _visible(viewer).filter(pk=pk).first() if 0 < int(pk) < 2**63 else None
     if found is None:
         raise NotFound("No such delivery, or you cannot view it.")
@@ -280,7 +280,7 @@ def may_change(viewer: Viewer) -> bool:
 
 
 def _must_see(viewer: Viewer) -> None:
-    """Raises NotFound."""
+    """Raise NotFound if the viewer may not see channels."""
     if not viewer.may_anywhere(VIEWER):
         raise NotFound("No such channel, or you cannot view it.")
 

@@ -12,11 +12,12 @@ from django.db.models import F, QuerySet
 from jobs_admin.models import Channel, Delivery, Notice
 from jobs_admin.models.notice import DeliveryState
 
-# A notice that nobody could tell for so long is news no more; what is still true is told again by its reminder.
+# A notice that could not be sent for this long is no longer news; a condition that continues is repeated by its
+# reminder.
 STALE = timedelta(hours=24)
-# Of one type to one channel: a thousand jobs that need a person are not a thousand calls at night.
+# Of one type to one channel: a thousand jobs that need an operator must not cause a thousand calls at night.
 MOST_A_MINUTE = 60
-_RULES_AT_ONCE, _EVENTS_AT_ONCE = 100, 500  # notices of one transaction
+_RULES_AT_ONCE, _EVENTS_AT_ONCE = 100, 500  # notices per transaction
 _ROWS_AT_ONCE = 500  # and deliveries: with as many channels as there may be, the last notice makes some more
 _MOST_READ = 50_000  # deliveries of the last minute
 
@@ -26,7 +27,7 @@ def route(now: datetime) -> bool:
     waiting = Notice.objects.filter(routed_at=None).order_by("created_at")
     if not waiting.exists():
         return False
-    # However many jobs ask for a person, an alert does not wait behind them.
+    # However many jobs escalate, an alert does not wait behind them.
     of_rules = _routed(waiting.filter(is_routed_by_event=False)[:_RULES_AT_ONCE], None, now)
     of_events = waiting.filter(is_routed_by_event=True)
     if not of_events.exists():
@@ -37,7 +38,7 @@ def route(now: datetime) -> bool:
 def _routed(waiting: QuerySet[Notice], lately: _Lately | None, now: datetime) -> int:
     """`lately`: of notices that no rule sends."""
     with transaction.atomic():
-        if connection.features.has_select_for_update_skip_locked:  # else nobody else writes while we do
+        if connection.features.has_select_for_update_skip_locked:  # otherwise no other process writes meanwhile
             waiting = waiting.select_for_update(of=("self",), skip_locked=True)
         found = list(waiting)
         if not found:
@@ -63,7 +64,7 @@ def _routed(waiting: QuerySet[Notice], lately: _Lately | None, now: datetime) ->
 
 
 def _read_named_channels(notices: Iterable[Notice]) -> dict[int, set[int]]:
-    """Notice -> the channels that its rule names."""
+    """Return notice -> the channels that its rule names."""
     found: dict[int, set[int]] = defaultdict(set)
     of_rules = [one.pk for one in notices if not one.is_routed_by_event]
     for link in Notice.channels.through.objects.filter(notice_id__in=of_rules):
@@ -102,7 +103,7 @@ class _Lately:
         latest = Delivery.objects.order_by("-pk").values_list(
             "pk", "channel_id", "notice__type", "notice__is_routed_by_event", "counts", "created_at"
         )
-        # Numbers rise with time: read until the minute is over.
+        # Ids increase with time: read until the minute is over.
         for pk, channel, type_, is_event, counts, at in latest[:_MOST_READ].iterator(chunk_size=500):
             if at < since:
                 break
@@ -112,7 +113,7 @@ class _Lately:
                 self._made[channel, type_] += 1
 
     def delivery(self, notice: Notice, channel: Channel, now: datetime) -> Delivery | None:
-        """None where a row that counts stands for it."""
+        """Return the delivery; None if a counting row represents it."""
         key = (channel.pk, notice.type)
         if self._made[key] < MOST_A_MINUTE:
             self._made[key] += 1

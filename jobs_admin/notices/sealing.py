@@ -1,4 +1,4 @@
-"""Secrets of channels: generated, sealed with the desk's keys, opened to sign or to call."""
+"""Secrets of channels: generated, encrypted with the desk's keys, decrypted to sign or to send."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LEAST, _MOST = 24, 64  # bytes, by Standard Webhooks 1.0
 
 
 class CannotOpen(Exception):
-    """No key of REDRIVE_PAYLOAD_KEYS opens it."""
+    """No key of REDRIVE_PAYLOAD_KEYS decrypts it."""
 
 
 def make() -> str:
-    """A secret of a signed webhook."""
+    """Return a new secret of a signed webhook."""
     return PREFIX + base64.b64encode(secrets.token_bytes(_BYTES)).decode()
 
 
@@ -39,7 +39,7 @@ def unseal(sealed: list[str]) -> list[str]:
 
 
 def is_signing_secret(text: str) -> bool:
-    """`whsec_` and 24 to 64 bytes in Base64."""
+    """Return whether the text is `whsec_` and 24 to 64 bytes in Base64."""
     if not re.fullmatch(r"whsec_[A-Za-z0-9+/]+={0,2}", text):
         return False
     try:

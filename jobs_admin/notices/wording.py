@@ -15,12 +15,12 @@ from jobs_admin.models import Notice
 LARGEST = 20_000  # bytes of a webhook's body
 _LONGEST_TEXT, _MOST_ITEMS = 1_000, 20
 LONGEST_ADDRESS = 2_000
-# What goes first where a body is too large.
+# Omitted first if a body is too large.
 _SPARED = ("also", "top_groups", "crashes", "workers", "failures_url", "replay_url")
 _FACTS = {
     "source": "Source", "queue": "Queue", "task": "Task", "value": "Value", "threshold": "Threshold", "since": "Since",
     "job_id": "Job", "error_type": "Error", "policy": "Policy", "replay": "Replay", "reason": "Reason",
-    "audit_head": "Audit head",
+    "breaker": "Breaker", "held": "Held jobs", "audit_head": "Audit head",
 }  # fmt: skip
 _LINKS = {
     "url": "Open", "failures_url": "Open failures", "replay_url": "Review and replay", "runbook": "Runbook",
@@ -34,13 +34,13 @@ _QUARANTINE_LINKS = {"failures_url": "Open quarantined jobs", "url": "Open alert
 
 @dataclass(frozen=True, slots=True)
 class NoticeText:
-    """A notice, for people."""
+    """A notice as text for people."""
 
     title: str  # one line
     message: str
     facts: tuple[tuple[str, str], ...]
-    groups: tuple[str, ...]  # what fails most, a line each
-    links: tuple[tuple[str, str], ...]  # words and address
+    groups: tuple[str, ...]  # most frequent failures, one per line
+    links: tuple[tuple[str, str], ...]  # text and address
 
 
 def body(notice: Notice) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _number(value: Any) -> str:
 
 
 def _line(value: Any) -> str:
-    """One line: what would break it, or hide in it, is a blank."""
+    """Return the value on one line: characters that break or hide text become spaces."""
     text = "".join(c if c.isprintable() else " " for c in representable(str(value)))
     return " ".join(text.split())[:300]
 

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Lists are compared whole: an entry moved within `classes` decides otherwise.
+# Lists are compared as a unit: an entry moved within `classes` changes decisions.
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     field: str  # `backoff.first_delay_s`
-    before: Any  # None: it was not there
+    before: Any  # None: absent
     after: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A field that is not the same in the three: where an edit began, what is in force now, and what was sent."""
+    """A field that differs between the version an edit is based on, the one in force, and the submitted one."""
 
     field: str
     was: Any
@@ -35,7 +35,7 @@ def difference(before: Document | None, after: Document | None) -> list[Change]:
 
 
 def conflicts(was: Document | None, now: Document | None, yours: Document) -> list[Conflict]:
-    """Return the fields that another operator changed, then those that only the edit changes."""
+    """Return the fields that another operator changed, then those that only this edit changes."""
     one, other, mine = dict(_fields(was)), dict(_fields(now)), dict(_fields(yours))
     found = [Conflict(field, one.get(field), other.get(field), mine.get(field)) for field in {**one, **other, **mine}]
     differing = [c for c in found if not c.was == c.now == c.yours]
@@ -44,7 +44,7 @@ def conflicts(was: Document | None, now: Document | None, yours: Document) -> li
 
 def _fields(document: Document | None, path: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in (document or {}).items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from _fields(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value

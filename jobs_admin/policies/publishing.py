@@ -1,4 +1,4 @@
-"""Put a policy in force, put a former version back, take one out of force. What was is never changed."""
+"""Put a policy in force, restore a former version, withdraw one. Former versions are never changed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from jobs_admin.core import policy as core
+from jobs_admin.core.figures import dated
 from jobs_admin.core.matching import equal
 from jobs_admin.core.policy import Policy, Problem
 from jobs_admin.core.refused import NotFound, Refused
-from jobs_admin.core.time_text import dated
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import audited, authorize, may_write, note
 from jobs_admin.models import PolicyVersion
@@ -22,7 +22,7 @@ from jobs_admin.policies.changes import conflicts, difference
 
 
 def read(document: object) -> Policy:
-    """The policy that a document says, with or without a name. Raises Refused with all that is wrong with it."""
+    """Return the policy in a document, with or without a name. Raises Refused with all problems."""
     try:
         return core.parse(document)
     except Refused as refused:
@@ -31,12 +31,12 @@ def read(document: object) -> Policy:
 
 
 def may_publish(viewer: Viewer, source: str) -> bool:
-    """Put in force, or take out of it, what matches this source, which may be a pattern."""
+    """Return whether the viewer may publish or withdraw policies for this source, which may be a pattern."""
     return may_write(viewer, OPERATOR, source)
 
 
 def check(viewer: Viewer, name: str, document: object) -> Policy:
-    """The policy that publishing this would put in force. Raises Refused for what it says or matches."""
+    """Return the policy that publishing this would put in force. Raises Refused for invalid content or match."""
     policy = _read(name, document, timezone.now())
     _must_match_alone(viewer, policy)
     return policy
@@ -45,10 +45,10 @@ def check(viewer: Viewer, name: str, document: object) -> Policy:
 def publish(
     viewer: Viewer, name: str, document: object, *, expected_version: int | None = None, reason: str = ""
 ) -> PolicyVersion:
-    """Put the document in force, as the next version of this name. What is in force already stays as it is.
+    """Put the document in force as the next version of this name. An unchanged document creates no version.
 
-    `expected_version`: the version in force that the edit began from; None or 0, that none is. Raises Refused, and
-    NotFound where one out of sight has this name.
+    `expected_version`: the version in force on which the edit is based; None or 0 if there was none. Raises Refused,
+    and NotFound if a hidden policy has this name.
     """
     now = timezone.now()
     policy = _read(name, document, now)
@@ -82,12 +82,12 @@ def put_back(
 
 
 def withdraw(viewer: Viewer, name: str, *, expected_version: int | None = None, reason: str = "") -> PolicyVersion:
-    """Take a name out of force; any of its versions can be put back. Raises Refused, and NotFound."""
+    """Take a name out of force; any of its versions can be restored. Raises Refused, and NotFound."""
     seen = reading.get(viewer, name)
 
     def change(before: PolicyVersion | None) -> PolicyVersion:
         _not_stale(viewer, before, expected_version or seen.version, None)
-        assert before is not None  # else it is stale
+        assert before is not None  # otherwise the edit is stale
         succession.end(before, timezone.now())
         _record(viewer, "policy.withdraw", before, None, reason)
         return before
@@ -98,9 +98,9 @@ def withdraw(viewer: Viewer, name: str, *, expected_version: int | None = None, 
 def _changed(
     viewer: Viewer, act: str, name: str, source: str, change: Callable[[PolicyVersion | None], PolicyVersion]
 ) -> PolicyVersion:
-    """Change the version in force under the name while no one else publishes, then push it to the workers."""
+    """Change the version in force under the name, under a lock against other publishing, and push it to the workers."""
     while True:
-        # Asked before the transaction, with which a refusal in the audit would end.
+        # Checked before the transaction, whose rollback would remove the audit of a refusal.
         former = _in_force(name)
         if former is not None and not viewer.sees_any_of(former.match_source):
             note(viewer, act, f"policy:{name}", "The policy of this name is not visible to you.", [former.match_source])
@@ -109,7 +109,7 @@ def _changed(
         message = "This policy needs the role {role} on {where}. Nothing was changed."
         authorize(viewer, OPERATOR, touched, act, f"policy:{name}", message=message, field="match.source")
         with transaction.atomic():
-            succession.hold()
+            succession.lock_publishing()
             before = _in_force(name)
             if before is None or before.match_source in touched:
                 made = change(before)
@@ -132,8 +132,9 @@ def _put_in_force(
 
 
 def _record(viewer: Viewer, act: str, before: PolicyVersion | None, after: PolicyVersion | None, reason: str) -> None:
-    """Audit the difference between the versions, which have the complete documents. If it went from one source to
-    another, each has a row of its own.
+    """Audit the difference between the versions, which have the complete documents.
+
+    If its source changed, each source has a row of its own.
     """
     changes = difference(before and before.document, after and after.document)
     was = before and {"version": before.version, **{c.field: c.before for c in changes if c.before is not None}}
@@ -181,7 +182,7 @@ def _not_stale(viewer: Viewer, before: PolicyVersion | None, expected: int | Non
     named = before.name if before else (yours.name if yours else "")
     was = PolicyVersion.objects.filter(name=named, version=expected or 0).first()
     if was is not None and not viewer.sees_any_of(was.match_source):
-        was = None  # any number can be asked for, and a version may have been another source's
+        was = None  # any number can be requested, and that version may have had another source
     sent = core.document(yours) if yours is not None else {}
     current = before and {"version": before.version, "by": before.published_by, "at": before.published_at}
     difference = conflicts(was and was.document, before and before.document, sent)
@@ -189,7 +190,7 @@ def _not_stale(viewer: Viewer, before: PolicyVersion | None, expected: int | Non
 
 
 def _must_match_alone(viewer: Viewer, policy: Policy) -> None:
-    """Raise Refused if two policies would match equally, now or when another has expired."""
+    """Raise Refused if two policies would match equally, now or after another one expires."""
     for others, when in ((succession.matching(), "matches the same jobs"), (succession.coming_back(), _LATER)):
         other = equal(policy, [one for one in others if one.name != policy.name])
         if other is not None:

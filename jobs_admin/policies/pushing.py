@@ -1,7 +1,7 @@
-"""The policies in force, as workers read them from Redis: all of them at once, or none.
+"""The policies in force, as workers read them from Redis: all are replaced together.
 
-What is there is always made from the tables as a whole, so that whoever pushes last, and however late, leaves what is
-in force. Where Redis lost them, or was away when something was published, the next round of `watch` brings them.
+The content is always built from the complete tables, so that the last writer, however late, leaves the policies in
+force. If Redis lost them, or was unreachable during a publication, the next round of `watch` writes them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ log = logging.getLogger(__name__)
 
 
 def push_soon() -> None:
-    """After a change. Never raises: what is published is published, and `watch` goes on trying."""
+    """Push after a change. Never raises: the change is saved, and `watch` retries."""
     try:
         push()
     except redis.RedisError as error:
         log.warning(
             "Workers do not have the change yet: the store does not answer (%s). `watch` sends the change later.", error
         )
-    except config.BadConfiguration as error:  # `up` itself publishes the demo's, and only its children know the store
+    # `up` publishes the demo's policies, and only its child processes have the store's address.
+    except config.BadConfiguration as error:
         log.debug("Workers do not have the change yet: %s `watch` sends the change later.", error)
 
 
 def push() -> bool:
-    """Make Redis say what the tables say; whether that was not so. Raises redis.RedisError."""
+    """Write the policies of the tables to Redis. Return whether Redis differed. Raises redis.RedisError."""
     name, number = keys.policies(), keys.policies_version()
     with config.store().pipeline() as pipe:
         while True:
-            # Watched before the tables are read: whoever pushes something newer meanwhile makes us read again.
+            # Watched before the tables are read: a later write by another process makes this one read again.
             pipe.watch(name, number)
             wanted, stored, raised = _documents(), pipe.hgetall(name), pipe.get(number)
             if stored == wanted and (raised is not None or not wanted):
@@ -54,7 +55,7 @@ def push() -> bool:
 
 
 def _documents() -> dict[bytes, bytes]:
-    """Name -> its version in force, as written in Redis."""
+    """Return name -> its version in force, as written in Redis."""
     rows = PolicyVersion.objects.filter(is_published=True).values_list("name", "version", "document")
     return {
         name.encode(): json.dumps(
@@ -65,6 +66,6 @@ def _documents() -> dict[bytes, bytes]:
 
 
 def _next(raised: bytes | None) -> int:
-    """A number that was never there before: microseconds since 1970, so that it grows also where Redis forgot the last."""
+    """Return a number never used before: microseconds since 1970, which increases even if Redis lost the last one."""
     last = untrusted.integer(raised) or 0
     return max(last + 1, time.time_ns() // 1_000)

@@ -1,4 +1,4 @@
-"""Policies to be read: what is in force, and what was."""
+"""Reading of policies: those in force, and former versions."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from jobs_admin.models.access import Viewer
 
 @dataclass(frozen=True, slots=True)
 class VersionPage:
-    rows: list[PolicyVersion]  # newest first
-    next: str | None  # `after` of the page that follows; None on the last
-    count: int  # of all
+    rows: list[PolicyVersion]  # latest first
+    next: str | None  # `after` of the next page; None on the last
+    count: int  # total
 
 
 def published(viewer: Viewer) -> list[PolicyVersion]:
-    """The policies in force that may decide about the viewer's sources, by name."""
+    """Return the policies in force that may decide about the viewer's sources, by name."""
     return _visible(viewer, PolicyVersion.objects.filter(is_published=True).order_by("name"))
 
 
 def get(viewer: Viewer, name: str) -> PolicyVersion:
-    """The version in force. Raises NotFound."""
+    """Return the version in force. Raises NotFound."""
     return _one(viewer, PolicyVersion.objects.filter(name=name, is_published=True))
 
 
 def version(viewer: Viewer, name: str, number: int) -> PolicyVersion:
-    """Raises NotFound."""
+    """Return a version of a policy. Raises NotFound."""
     return _one(viewer, PolicyVersion.objects.filter(name=name, version=number))
 
 
 def versions(viewer: Viewer, name: str, *, after: str | None = None, limit: int = 50) -> VersionPage:
-    """All that was ever in force under a name, also where none is now. Raises NotFound where nothing ever was."""
+    """Return all versions of a name, also if none is in force now. Raises NotFound if there never was one."""
     found = PolicyVersion.objects.filter(name=name).order_by("-version")
     if (below := whole_number(after)) is not None:
         found = found.filter(version__lt=below)
-    # What a policy matched may have changed with its version, and with it who sees it.
+    # Versions may match different sources, and so be visible to different viewers.
     seen = (one for one in found.iterator(chunk_size=100) if viewer.sees_any_of(one.match_source))
     rows = list(islice(seen, limit + 1))
     if not rows and below is None:
@@ -52,12 +52,12 @@ def versions(viewer: Viewer, name: str, *, after: str | None = None, limit: int 
 
 
 def active() -> list[Policy]:
-    """The policies in force, for whoever judges by them and shows none."""
+    """Return the policies in force, for evaluation only, not for display."""
     return readable(PolicyVersion.objects.filter(is_published=True).order_by("name"))
 
 
 def readable(found: Iterable[PolicyVersion]) -> list[Policy]:
-    """Return their policies, without those that a newer Redrive or a database edit wrote: no worker takes them either."""
+    """Return their policies, without those written by a newer Redrive or by hand, which workers ignore too."""
     policies = []
     for one in found:
         with suppress(Refused):

@@ -1,7 +1,7 @@
-"""List of all queues with their waiting, running and dead jobs, the worst first, page by page.
+"""List of all queues with their waiting, running and dead jobs, worst first, page by page.
 
-Queues' names come from messages: anyone who may publish can make thousands of them. So what is read, and not only what
-is shown, is a page: the ranking happens in the database, and the rest is read for the page's queues alone.
+Queue names come from messages: anyone who can publish can create thousands of them. So reading is limited to a page as
+well: the database ranks the queues, and the rest is read for the page's queues only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class QueueRow:
     succeeded_per_minute: float
     workers: int | None
     guarded_workers: int | None
-    durability: str  # when its jobs are acknowledged: late, early, mixed; "" where unknown
+    durability: str  # when its jobs are acknowledged: late, early, mixed; "" if unknown
     fetch_window: bool  # whether a message may be lost between the broker and a worker that dies
     by_priority: dict[str, int]
 
@@ -62,7 +62,7 @@ class Ranked:
     queue: str
     dead: int
     failed: int  # attempts, in the last five minutes
-    of: int  # how many queues are ranked
+    of: int  # number of ranked queues
 
     @property
     def cursor(self) -> str:
@@ -72,9 +72,9 @@ class Ranked:
 def queue_page(
     viewer: Viewer, *, source: str = "", after: str | None = None, limit: int = PAGE, now: datetime | None = None
 ) -> QueuePage:
-    """A page of queues: those with the most dead jobs first, then those that fail most often, then by name.
+    """Return a page of queues: those with the most dead jobs first, then by failure rate, then by name.
 
-    The live numbers are the order, so a queue that gets worse between two pages may come twice or be passed over.
+    The order uses live numbers, so a queue that changes between two pages may be listed twice or skipped.
     """
     now = now or datetime.now(UTC)
     limit = max(1, min(limit, LARGEST_PAGE))
@@ -85,13 +85,13 @@ def queue_page(
 
 
 def get_queue(viewer: Viewer, source: str, queue: str, now: datetime | None = None) -> QueueRow:
-    """One queue, as it is in the list; of an unknown one all is unknown."""
+    """Return one queue as in the list; the values of an unknown queue are all unknown."""
     (row,) = _build_rows(viewer, [Ranked(source, queue, 0, 0, 1)], now or datetime.now(UTC))
     return row
 
 
 def is_cursor(after: str) -> bool:
-    """Return whether `queue_page` would go on after it, rather than begin."""
+    """Return whether `queue_page` accepts it as a cursor, rather than starting at the first page."""
     return _parse_cursor(after) is not None
 
 
@@ -104,7 +104,7 @@ def rank_queues(
     limit: int = PAGE,
     only_dead: bool = False,
 ) -> list[Ranked]:
-    """The first queues of the ranking, by one statement; `of` counts them all."""
+    """Return the first queues of the ranking, in one statement; `of` is the number of all."""
     within = scopes.visible(viewer) & (Q(source=source) if source else Q())
     counts = FailureCount.objects.filter(within, count__gt=0)
     rows = counts.filter(state="dead").values("source", "queue").annotate(dead=Sum("count"), failed=Value(0))
@@ -118,7 +118,7 @@ def rank_queues(
         arms.append(sampled.annotate(dead=Value(0), failed=Value(0)))
     try:
         compiled = [arm.order_by().query.sql_with_params() for arm in arms]
-    except EmptyResultSet:  # a viewer without any role
+    except EmptyResultSet:  # the viewer has no role
         return []
     parameters = [value for _, values in compiled for value in values]
     ranked = (
@@ -154,7 +154,7 @@ def _parse_cursor(after: str | None) -> tuple[int, int, str, str] | None:
 
 
 def _recent_samples(viewer: Viewer, now: datetime):
-    """The samples of the last five minutes; of the last day where sampling stopped."""
+    """Return the samples of the last five minutes, or of the last day if sampling stopped."""
     taken = DepthSample.objects.filter(scopes.visible(viewer), step=10)
     recent = taken.filter(at__gte=now - timedelta(minutes=5))
     return recent if recent.exists() else taken.filter(at__gte=now - timedelta(days=1))
@@ -163,7 +163,7 @@ def _recent_samples(viewer: Viewer, now: datetime):
 def _build_rows(viewer: Viewer, page: list[Ranked], now: datetime) -> list[QueueRow]:
     if not page:
         return []
-    # May take in a queue of the same name at another source of the page; that is not used below.
+    # May include a queue of the same name at another source of the page, which is not used below.
     these = Q(source__in={one.source for one in page}, queue__in={one.queue for one in page})
     samples = _latest_samples(_recent_samples(viewer, now).filter(these))
     states: dict[tuple[str, str], dict[str, int]] = {}

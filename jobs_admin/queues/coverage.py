@@ -1,30 +1,40 @@
-"""Coverage of sources whose failures are read from their events: the share that is seen, the gaps, and what a guard would add."""
+"""Coverage of sources whose failures are read from events: the observed share, the gaps, and the benefit of a guard.
+
+Celery's remote control switches events on and off in running workers, at an operator's request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import redis
+from django.db import transaction
 
 from jobs_admin import config
 from jobs_admin.core import coverage, keys
-from jobs_admin.core.coverage import Coverage
-from jobs_admin.models import Failure
+from jobs_admin.core.coverage import UNKNOWN_QUEUE, Coverage
+from jobs_admin.core.refused import Refused
+from jobs_admin.db import audit
+from jobs_admin.db.authorizing import authorize
+from jobs_admin.models import Failure, Source
+from jobs_admin.models.access import ADMIN, Viewer
 from jobs_admin.models.failure import Caveat, FailureState
+from jobs_admin.sources.base import SourceError
 
 WINDOW = timedelta(hours=1)
 _MOST_COUNTED = 5_000  # failures of the last hour that are read
 _SILENT_S = 30.0
-# Kinds that the guard captures with a message that can be sent again.
+# Kinds that the guard captures with a replayable message.
 _REPLAYABLE = frozenset({"exception", "soft_limit", "hard_limit", "worker_lost"})
 _ENDED = (FailureState.DEAD, FailureState.QUARANTINED, FailureState.DISCARDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """An interval in which events were not read. `end` None: it lasts."""
+    """An interval in which events were not read. `end` None: it continues."""
 
     start: datetime
     end: datetime | None
@@ -36,24 +46,24 @@ class SourceCoverage:
     """Coverage of a source in the last hour."""
 
     source: str
-    share: float | None  # of the jobs that workers ran; None: they ran none, or nothing is known
+    share: float | None  # of the jobs that workers ran; None: there were none, or it is unknown
     executed: int  # jobs that workers ran
     seen: int  # of these, jobs whose events were read
-    gaps: list[Gap]  # the latest first
-    silent: list[str]  # workers that send no events of their jobs
+    gaps: list[Gap]  # latest first
+    silent: list[str]  # workers that send no events about jobs
     workers: int
-    heard_at: datetime | None  # when the latest event came
-    is_quiet: bool  # events are read, and for 30 s none came
+    heard_at: datetime | None  # time of the latest event
+    is_quiet: bool  # events are read, but none arrived for 30 s
     unreadable: int
     dropped: int
     results: str  # as in core.coverage
-    failed: int  # jobs seen to fail, at most _MOST_COUNTED
+    failed: int  # jobs whose failure was observed, at most _MOST_COUNTED
     replayable: int  # of these, jobs that could be replayed with the guard
     has_more: bool  # more failed than were counted
 
     @property
     def percent(self) -> int | None:
-        """The share in percent; 100 only where all were seen."""
+        """The share in percent; 100 only if all were observed."""
         return None if self.share is None else 100 if self.share >= 1 else int(self.share * 100)
 
     @property
@@ -62,7 +72,7 @@ class SourceCoverage:
 
 
 def snippet(source: str) -> str:
-    """The line that installs the guard in an app."""
+    """Return the line of code that installs the guard in an app."""
     return f'install(app, source="{source}")'
 
 
@@ -74,8 +84,20 @@ def is_followed(source: str) -> bool:
         return False
 
 
+def is_queue_unknown(source: str, queue: str) -> bool:
+    """Return whether it is the placeholder for jobs whose events name no queue, and so not a queue of the broker."""
+    return queue == UNKNOWN_QUEUE and is_followed(source)
+
+
+def without_guard(sources: Iterable[str]) -> set[str]:
+    """Return the followed sources of which no guard has ever reported: none of their failures has a message."""
+    followed = [source for source in sources if is_followed(source)]
+    unreported = Source.objects.filter(name__in=followed, signed_since=None, unsigned_at=None)
+    return set(unreported.values_list("name", flat=True)) if followed else set()
+
+
 def read(sources: Collection[str], now: datetime) -> dict[str, SourceCoverage]:
-    """The coverage of those of these sources that are followed, by name; none where the store does not answer."""
+    """Return the coverage of the followed sources among these, by name; none if the store does not answer."""
     followed = [source for source in sources if is_followed(source)]
     if not followed:
         return {}
@@ -100,7 +122,7 @@ def _of_source(source: str, found: Coverage, now: datetime) -> SourceCoverage:
         source,
         found.share(at),
         hour.executed + hour.missed,
-        min(hour.started, hour.executed + hour.missed),  # an event may come before the heartbeat that counts its job
+        min(hour.started, hour.executed + hour.missed),  # an event may arrive before the heartbeat that counts its job
         gaps,
         sorted(name for name, one in found.workers.items() if one.sends_events is False),
         len(found.workers),
@@ -116,7 +138,7 @@ def _of_source(source: str, found: Coverage, now: datetime) -> SourceCoverage:
 
 
 def _failures_of_last_hour(source: str, now: datetime) -> list[str]:
-    """The kinds of failures that were only seen, the latest first; at most one more than are counted."""
+    """Return the kinds of observed failures without a report, latest first; at most one more than are counted."""
     latest = Failure.objects.filter(failed_at__gte=now - WINDOW, source=source, state__in=_ENDED, caveats__isnull=False)
     rows = latest.order_by("-failed_at", "-pk").values_list("kind", "caveats")[: _MOST_COUNTED + 1]
     return [kind for kind, caveats in rows if caveats & Caveat.SEEN]
@@ -124,3 +146,20 @@ def _failures_of_last_hour(source: str, now: datetime) -> list[str]:
 
 def _time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def switch_events(viewer: Viewer, source: str, *, on: bool) -> None:
+    """Request all workers of a source to start or stop sending events about jobs. It lasts until a worker restarts.
+
+    Raises Refused; then nothing was sent.
+    """
+    act = "source.enable_events" if on else "source.disable_events"
+    authorize(viewer, ADMIN, source, act, f"source:{source}")
+    if not is_followed(source):
+        raise Refused("wrong_state", f"{source} is not a source in guest mode (`guard = false`). Nothing was sent.")
+    try:
+        with transaction.atomic():
+            audit.record(viewer, act, f"source:{source}", source=source)
+            cast(Any, config.adapter(source)).switch_events(on)
+    except SourceError as error:
+        raise Refused("unreachable", f"{error} Nothing was sent.") from error

@@ -1,4 +1,4 @@
-"""Liveness of the desk itself: its watch processes, its own store, and what endangers it."""
+"""Liveness of the desk itself: its `watch` processes, its store, and the settings that endanger it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from django.db.models import Max, Q, QuerySet
 
 from jobs_admin import config
 from jobs_admin.core import keys, untrusted
-from jobs_admin.core.time_text import clock
+from jobs_admin.core.figures import clock
 from jobs_admin.db import audit_anchor
 from jobs_admin.installation import COMMAND
 from jobs_admin.models import AuditEvent, RefusedReports, Source
+from jobs_admin.trust import Cause
 
-_MOST_LISTED = 50  # findings, and rules that cannot be judged
+_MOST_LISTED = 50  # findings, and alert rules that cannot be evaluated
 _MOST_SWITCHED = 100
-# The id of the first entry of each key; empty where there is none, or the key is no stream.
+# The id of the first entry of each key; empty if there is none, or the key is not a stream.
 _OLDEST = """
 local found = {}
 for at, stream in ipairs(KEYS) do
@@ -30,26 +31,26 @@ for at, stream in ipairs(KEYS) do
 end
 return found
 """
-LATE_REPORT_S = 60.0  # reports wait for so long while `watch` is busy
-# Ids of entries are the writer's to choose. One outside of these bounds is no time at which a report was written.
+LATE_REPORT_S = 60.0  # reports may wait this long while `watch` is busy
+# The writer chooses the ids of entries. An id outside of these limits is not the time of a report.
 _LONGEST_LAG_S = 365 * 86_400.0
-_AHEAD_S = 60.0  # of the desk's clock
+_AHEAD_S = 60.0  # ahead of the desk's clock
 _IS_STEP = re.compile(r"[a-z_-]{1,20}\Z")
 RECENTLY_REFUSED = timedelta(minutes=15)  # a source whose latest refused report is older is no longer reported
 _NOT_BELIEVED = ("unsigned", "signature")  # causes (`trust.Cause`) for which reports of known sources are refused
-LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
-# The largest age of a shown state, in seconds: pages of many screens read it again and again.
+LATE_AFTER_S = 30  # a step of `watch` ends a round every few seconds
+# Largest age of a shown state, in seconds: the pages of many screens read it repeatedly.
 STATE_CACHED_S = 1.0
 _cached_state: list[tuple[float, DeskState]] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The watch, or the store it works on, is not alive: what the screens show may be old."""
+    """`watch`, or its store, is not alive: the screens may show old data."""
 
     text: str
     since: datetime | None  # None: never seen alive
-    steps: tuple[str, ...] = ()  # those that are late
+    steps: tuple[str, ...] = ()  # the late ones
     next: str = f"Start `{COMMAND} watch`, or check its log. No data is lost in the meantime."
 
 
@@ -58,17 +59,18 @@ class DeskState:
     """State of the desk itself, from Redrive's own store."""
 
     stale: Stale | None
-    guard: str  # `on`, `off` (all workers are silent), `drain` (they only record); `on` too where the store does not answer
+    # `on`, `off` (all workers send no reports), `drain` (they only record); also `on` if the store does not answer.
+    guard: str
     findings: list[dict[str, str]]  # unsafe settings of the store
 
 
 def forget() -> None:
-    """Drop the cached state after a change, so that the next one shown is read again."""
+    """Clear the cached state after a change."""
     _cached_state.clear()
 
 
 def current_state(now: datetime | None = None) -> DeskState:
-    """State of the desk, read in one round trip; at most STATE_CACHED_S old."""
+    """Return the state of the desk, read in one round trip; at most STATE_CACHED_S old."""
     at = time.monotonic()
     cached = _cached_state[-1] if _cached_state else None
     if cached is None or at - cached[0] > STATE_CACHED_S:
@@ -89,10 +91,10 @@ def _read_store(now: datetime) -> DeskState:
     )
 
 
-def steps(now: datetime | None = None) -> dict[str, datetime]:
-    """Time at which each step of watch last ended a round, or a part of a long one.
+def steps() -> dict[str, datetime]:
+    """Return when each step of `watch` last ended a round, or a part of a long one.
 
-    Raises redis.RedisError where the store does not answer.
+    Raises redis.RedisError if the store does not answer.
     """
     return _parse_steps(config.store().hgetall(keys.steps()))
 
@@ -107,36 +109,39 @@ def _parse_steps(rounds: dict[bytes, bytes]) -> dict[str, datetime]:
 
 
 def failed_rounds(step: str) -> int:
-    """Rounds of a step that failed, in a row until now. Raises redis.RedisError where the store does not answer."""
+    """Return the number of consecutive failed rounds of a step.
+
+    Raises redis.RedisError if the store does not answer.
+    """
     word = untrusted.read_object(config.store().hget(keys.steps(), step))
     return int(untrusted.number(word.get("failed_rounds")) or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A reader, a sampling or a step that makes no progress."""
+    """A reader, a sampling or a step without progress."""
 
     since: datetime
     why: str
 
 
 def stalled_reader(source: Source, now: datetime) -> Stall | None:
-    """The reason why the dead jobs of a source are not read; None while its reader makes progress, or it has none."""
+    """Return why the dead jobs of a source are not read; None while its reader makes progress, or if it has none."""
     if source.why_not_pulled and source.not_pulled_since is not None:
         return Stall(source.not_pulled_since, source.why_not_pulled)
     try:
         if not config.is_pulled(source.name):
             return None
-    except Exception as error:  # an adapter that cannot be made must not hide the other sources
+    except Exception as error:  # an adapter that cannot be created must not hide the other sources
         return Stall(source.first_seen, f"{type(error).__name__}: {error}")
     due = source.progress_due_at or source.first_seen
     return Stall(due, "The reader makes no progress.") if _is_late(due, now) else None
 
 
 def stalled_sources(now: datetime) -> dict[str, Stall | None]:
-    """Reasons why each configured source is not read or sampled, and why reports of any source are not filed.
+    """Return why each configured source is not read or sampled, or why its reports are refused or not filed.
 
-    None while they are, or while the source is unreachable, which is reported separately.
+    None if they are, or if the source is unreachable, which is reported separately.
     """
     found: dict[str, Stall | None] = {}
     for source in Source.objects.filter(is_configured=True):
@@ -149,27 +154,42 @@ def stalled_sources(now: datetime) -> dict[str, Stall | None]:
         found[refused.source] = found.get(refused.source) or Stall(
             refused.first_at, f"Reports are refused and not filed. {refused.why}"
         )
+    for left in _without_room(now).filter(source__in=Source.objects.values("name")):
+        why = f"Reports cannot be filed and stay in the queue or stream: no more are stored. {left.why}"
+        found[left.source] = found.get(left.source) or Stall(left.first_at, why)
     return found
 
 
+def _without_room(now: datetime) -> QuerySet[RefusedReports]:
+    return RefusedReports.objects.filter(cause=Cause.UNFILED, last_at__gte=now - RECENTLY_REFUSED)
+
+
+def sources_without_room(now: datetime) -> set[str]:
+    """Return the sources with unfiled reports that stay in their stream or queue.
+
+    The age of their oldest report says nothing about ingest.
+    """
+    return set(_without_room(now).values_list("source", flat=True))
+
+
 def recently_refused(now: datetime) -> QuerySet[RefusedReports]:
-    """Reports of known sources that were not believed within RECENTLY_REFUSED."""
+    """Return reports of known sources refused by their signature within RECENTLY_REFUSED."""
     of_known = Q(source__in=Source.objects.values("name"), cause__in=_NOT_BELIEVED)
     return RefusedReports.objects.filter(of_known, last_at__gte=now - RECENTLY_REFUSED)
 
 
 def stalled_steps(now: datetime) -> dict[str, Stall | None]:
-    """For each step of watch that has run, the time of its last progress; None while it makes any.
+    """Return step of `watch` -> time of its last progress, for steps that have run; None while it makes progress.
 
     Raises redis.RedisError.
     """
     return {
-        name: Stall(at, "The step makes no progress.") if _is_late(at, now) else None for name, at in steps(now).items()
+        name: Stall(at, "The step makes no progress.") if _is_late(at, now) else None for name, at in steps().items()
     }
 
 
 def stalled_audit() -> Stall | None:
-    """The reason why the audit's end cannot be verified, since the time of the anchored entry; None while it can be.
+    """Return why the audit's end cannot be verified, since the time of the anchored entry; None while it can be.
 
     Raises redis.RedisError.
     """
@@ -187,10 +207,10 @@ def _moment(value: bytes) -> datetime | None:
 
 
 def find_stale(now: datetime | None = None) -> Stale | None:
-    """The late steps, or None while everything is watched."""
+    """Return the late steps, or None if none is late."""
     now = now or datetime.now(UTC)
     try:
-        return _find_late(steps(now), now)
+        return _find_late(steps(), now)
     except (redis.RedisError, config.BadConfiguration):
         return _unreachable_store(now)
 
@@ -209,7 +229,7 @@ def _find_late(ended: dict[str, datetime], now: datetime) -> Stale | None:
 
 
 def _unreachable_store(now: datetime) -> Stale:
-    """The store does not answer; the last sample taken through it shows for how long."""
+    """Return the state of an unreachable store, since the last sample taken through it."""
     try:
         at = config.store().connection_pool.connection_kwargs
         where = f" ({at['host']}:{at.get('port', 6379)})" if "host" in at else f" ({at.get('path', '')})"
@@ -226,9 +246,9 @@ def _unreachable_store(now: datetime) -> Stale:
 
 
 def guard_switch() -> str:
-    """`on`, `off` (`manage.py off` silences all workers) or `drain` (they only record).
+    """Return `on`, `off` (`manage.py off` stops all workers' reports) or `drain` (they only record).
 
-    `on` too where the store does not answer.
+    Also `on` if the store does not answer.
     """
     try:
         return (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
@@ -237,21 +257,21 @@ def guard_switch() -> str:
 
 
 def recorded_guard_switch() -> str:
-    """Return `on`, `off` or `drain`: what the guard was switched to last, by the audit."""
+    """Return `on`, `off` or `drain`: the last state of the switch according to the audit."""
     turned = AuditEvent.objects.filter(object="guard", allowed=True).order_by("-pk")
     return turned.values_list("after", flat=True).first() or "on"
 
 
 @dataclass(frozen=True, slots=True)
 class GuardOff:
-    """A time in which the guard was switched off, by the audit."""
+    """A period in which the guard was switched off, according to the audit."""
 
     since: datetime
     until: datetime | None  # None: it is off now
 
 
 def guard_off_times(since: datetime) -> list[GuardOff]:
-    """Return the times after `since` in which the guard was off, oldest first; of the latest _MOST_SWITCHED switches."""
+    """Return the periods after `since` with the guard off, oldest first; from the latest _MOST_SWITCHED switches."""
     turned = AuditEvent.objects.filter(object="guard", allowed=True).order_by("-pk").values_list("at", "after")
     found: list[GuardOff] = []
     began: datetime | None = None
@@ -267,15 +287,15 @@ def guard_off_times(since: datetime) -> list[GuardOff]:
 
 
 def ingest_lags_s(now: datetime | None = None) -> dict[str, float | None]:
-    """Return the age in seconds of the oldest report of each known source that is not filed yet.
+    """Return the age in seconds of the oldest unfiled report of each known source.
 
-    0: no report waits. None: the id of its entry is no plausible time, which only a worker of that source can write. The source ""
-    is the stream that guards of the version before share. Raises redis.RedisError.
+    An age of 0: no report waits. None: the id of its entry is no plausible time, which only a worker of that source can
+    write. The source "" is the stream that guards of the previous version share. Raises redis.RedisError.
     """
     now = now or datetime.now(UTC)
     names = sorted({*config.sources(), *Source.objects.values_list("name", flat=True)})
     streams = [*map(keys.failures, names), keys.shared("failures")]
-    oldest: Any = config.store().register_script(_OLDEST)(keys=streams)  # what is filed is deleted from its stream
+    oldest: Any = config.store().register_script(_OLDEST)(keys=streams)  # filed entries are deleted from their stream
     return {name: _age_s(entry_id, now) for name, entry_id in zip([*names, ""], oldest, strict=True)}
 
 
@@ -287,9 +307,9 @@ def _age_s(entry_id: bytes, now: datetime) -> float | None:
 
 
 def late_sources(now: datetime | None = None) -> dict[str, str]:
-    """Return the sources with a report that has waited for more than LATE_REPORT_S, or for an unknown time, and that in a sentence.
+    """Return source -> sentence, for sources with a report that waits for more than LATE_REPORT_S or an unknown time.
 
-    As `ingest_lags_s` returns them. Raises redis.RedisError.
+    See `ingest_lags_s`. Raises redis.RedisError.
     """
     found = {}
     for source, lag in ingest_lags_s(now).items():
@@ -301,13 +321,23 @@ def late_sources(now: datetime | None = None) -> dict[str, str]:
     return found
 
 
+def late_streams(now: datetime, *, with_unknown: bool) -> set[str]:
+    """Return the sources whose oldest report waits for more than LATE_REPORT_S; "" for the stream older guards share.
+
+    `with_unknown`: also those whose oldest report has no valid time. Raises redis.RedisError.
+    """
+    late = {name for name, lag in ingest_lags_s(now).items() if (with_unknown if lag is None else lag > LATE_REPORT_S)}
+    # Anyone who can write to the shared stream could otherwise stop every automation and the detection of lost jobs.
+    return late - {""} if "" in sources_without_room(now) else late
+
+
 def unjudged_rules() -> dict[str, str]:
-    """Rules of alerts that `judge` could not judge in the last minute, and why. Raises redis.RedisError."""
+    """Return the alert rules that `judge` could not evaluate in the last minute, and why. Raises redis.RedisError."""
     return untrusted.texts(untrusted.read_object(config.store().get(keys.unjudged_rules())), _MOST_LISTED)
 
 
 def store_findings() -> list[dict[str, str]]:
-    """Findings of `sample` about the store; none where it does not answer, which `find_stale` reports."""
+    """Return the findings of `sample` about the store; none if it does not answer, which `find_stale` reports."""
     try:
         return _findings(config.store().get(keys.store_findings()))
     except (redis.RedisError, config.BadConfiguration):

@@ -1,7 +1,4 @@
-"""Rates of failed attempts now: one window and one way to count, so that all screens show the same rate of a queue.
-
-A failed attempt counts whether it will be retried or not. The running minute counts with its elapsed part.
-"""
+"""Current rates of failed attempts: one window and one way of counting, so that all screens agree."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ from jobs_admin.search import scope as scopes
 
 
 def count_unrecovered(source: str | None = None) -> dict[tuple[str, str], int]:
-    """(source, queue) -> jobs; of one source, or of all."""
+    """Return (source, queue) -> jobs, of one source or of all."""
     mine = "AND source = %s" if source is not None else ""
     given = [] if source is None else [source]
-    # One statement, so one moment: read one after the other, a job that moves in between would be missed.
+    # One statement gives a consistent snapshot: separate reads would miss a job that moves in between.
     with connection.cursor() as cursor:
         cursor.execute(
             f"""
@@ -40,14 +37,14 @@ def count_unrecovered(source: str | None = None) -> dict[tuple[str, str], int]:
 
 
 OVER_MIN = 5
-BEFORE_MIN = 10  # what the rate is compared with: the minutes before
-WINDOW = f"the last {OVER_MIN} minutes"  # as every screen says it
+BEFORE_MIN = 10  # the preceding minutes, with which the rate is compared
+WINDOW = f"the last {OVER_MIN} minutes"  # wording of all screens
 LOUD_PER_MIN = 1.0  # failed attempts of a queue or a group that are reported as trouble
 ENDED_AFTER = timedelta(minutes=1)  # without a failure, or three times the usual gap between two
 FAILED = F("failed") + F("retried")
-LONGEST_OUTAGE = timedelta(hours=24)  # for the beginning of an outage
-STILL = 4  # it goes on while a minute has a fourth of the failures of now
-CALM_MIN = 5  # it ends after this many minutes below that in a row
+LONGEST_OUTAGE = timedelta(hours=24)  # limit for the start of an outage
+STILL = 4  # it continues while a minute has a fourth of the present failures
+CALM_MIN = 5  # it ends after this many consecutive minutes below that
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,8 @@ class Rate:
     failed: float
     succeeded: float
     before: float  # failed, in the minutes before
-    last: int  # failed attempts in the last whole minute
-    running: int  # and in the minute that runs
+    last: int  # failed attempts in the last complete minute
+    running: int  # in the current minute
 
     @property
     def is_over(self) -> bool:
@@ -69,10 +66,9 @@ class Rate:
 
 
 def failing_since(rate: Rate, now: datetime) -> datetime | None:
-    """Time since which this queue has failed about as it does now: a whole minute; LONGEST_OUTAGE ago where that is
-    longer.
+    """Return when this queue began to fail at about the present rate: a full minute, at most LONGEST_OUTAGE ago.
 
-    None where it began within the minutes that the rate is compared with anyway. Reads this queue's minutes only.
+    None if it started within the minutes with which the rate is compared anyway. Reads only this queue's minutes.
     """
     counted = QueueCounter.objects.filter(
         source=rate.source, queue=rate.queue, step=MINUTE, at__gte=now - LONGEST_OUTAGE, at__lte=now
@@ -87,9 +83,10 @@ def failing_since(rate: Rate, now: datetime) -> datetime | None:
 
 
 def is_failing(last_failed_at: datetime, per_minute: float | None, now: datetime) -> bool:
-    """Return whether failures continue, by how often they occur: of one each second, a minute without any is the end.
+    """Return whether failures continue, relative to their frequency.
 
-    `per_minute`: failed attempts in the window, which still counts what ended within it; None where that is not counted.
+    At one failure per second, a minute without any is the end. `per_minute`: failed attempts in the window, which
+    includes failures that have ended; None if unknown.
     """
     gap = now - last_failed_at
     if not per_minute:
@@ -98,23 +95,23 @@ def is_failing(last_failed_at: datetime, per_minute: float | None, now: datetime
 
 
 def window_start(now: datetime) -> datetime:
-    """Start of the window of a rate: a whole minute, as counters count in those."""
+    """Return the start of a rate's window: a full minute, because counters have that resolution."""
     return (now - timedelta(minutes=OVER_MIN)).replace(second=0, microsecond=0)
 
 
 def window_minutes(now: datetime) -> float:
-    """Present length of the window, in minutes."""
+    """Return the present length of the window, in minutes."""
     return (now - window_start(now)).total_seconds() / 60
 
 
 def failed_per_minute(viewer: Viewer, now: datetime) -> float:
-    """Return the failed attempts per minute of all queues that the viewer sees: what the rates of their groups add up to."""
+    """Return the failed attempts per minute of all visible queues, which is the sum of the rates of their groups."""
     counted = QueueCounter.objects.filter(scopes.visible(viewer), step=MINUTE, at__gte=window_start(now), at__lte=now)
     return (counted.aggregate(n=Sum(FAILED))["n"] or 0) / window_minutes(now)
 
 
 def queue_rates(viewer: Viewer, now: datetime, these: Q | None = None, *, most: int | None = None) -> list[Rate]:
-    """Rates of the queues that ended an attempt in the window or before it, what fails most often first."""
+    """Return the rates of queues in which an attempt ended in the window or before it, highest failure rate first."""
     split = window_start(now)
     minute = now.replace(second=0, microsecond=0)
     counted = QueueCounter.objects.filter(

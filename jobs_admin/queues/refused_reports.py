@@ -1,7 +1,4 @@
-"""Sources whose workers report and are not believed: unsigned after that is accepted, or signed with a key that is not in force.
-
-A replay to their queues gets no outcome. Replays, `doctor`, pages, API and terminal take the facts and the sentence from here.
-"""
+"""Sources whose workers' reports are refused: unsigned where a signature is required, or signed with an invalid key."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from datetime import datetime
 import redis
 
 from jobs_admin import config, trust
-from jobs_admin.core.time_text import clock
+from jobs_admin.core.figures import clock
 from jobs_admin.fleet import heartbeats
 from jobs_admin.fleet.heartbeats import WorkerReport
 from jobs_admin.installation import COMMAND
@@ -23,27 +20,27 @@ from jobs_admin.trust import Cause, Trust
 
 @dataclass(frozen=True, slots=True)
 class RefusedSource:
-    """A source of which reports are refused now."""
+    """A source whose reports are refused now."""
 
     source: str
-    queues: frozenset[str] | None  # that the workers in question consume; None: any queue may be concerned
+    queues: frozenset[str] | None  # queues that these workers consume; None: any queue may be affected
     reason: str
     fix: str
 
     @property
     def sentence(self) -> str:
-        """Return what this means for a replay, and what to do."""
+        """Return the effect on a replay, and what to do."""
         return f"Reports of {self.source} are refused, so job outcomes are unknown ({self.reason}): {self.fix}."
 
     def concerns(self, queue: str | None) -> bool:
-        """Return whether the outcome of a job on this queue may be refused. None: its queue is not known."""
+        """Return whether the outcome of a job on this queue may be refused. None: its queue is unknown."""
         return self.queues is None or queue is None or queue in self.queues
 
 
 def find(now: datetime, sources: Collection[str] | None = None) -> list[RefusedSource]:
-    """Return the sources of which reports are refused now, by name. `sources`: only these; None: all that are configured.
+    """Return the sources whose reports are refused now, by name. `sources`: only these; None: all configured ones.
 
-    Known from live workers before any report was refused; of workers that are not alive, from what was refused lately.
+    For live workers this is known before any report is refused; for others, it follows from recent refusals.
     """
     names = config.sources().keys() if sources is None else sources
     guarded = [name for name in names if not config.keeps_dead(name)]  # others report without a guard
@@ -68,7 +65,10 @@ def find(now: datetime, sources: Collection[str] | None = None) -> list[RefusedS
 
 
 def warnings(sources: Collection[str], queues: Collection[str], now: datetime) -> list[str]:
-    """Return a sentence for each of the sources whose workers on these queues are not believed. No queues: any of them."""
+    """Return a sentence for each source whose workers on these queues have their reports refused.
+
+    No queues: any of them.
+    """
     return [one.sentence for one in find(now, sources) if not queues or any(one.concerns(queue) for queue in queues)]
 
 
@@ -99,7 +99,7 @@ def _find_refused_source(
 
 
 def _is_current(row: RefusedReports, has_workers: bool, why_not_unsigned: str, known: Trust) -> bool:
-    """Return whether the next report would be refused as well, as far as that is known. All live workers sign."""
+    """Return whether the next report would be refused too, as far as known. All live workers sign."""
     if row.cause == Cause.UNSIGNED:
         return bool(why_not_unsigned) and not has_workers
     believed = known.last_believed(row.source)
@@ -112,7 +112,7 @@ def _count_text(some: tuple[WorkerReport, ...], workers: list[WorkerReport]) -> 
 
 
 def fix(source: str, known: Trust, now: datetime, *, needs_key: bool) -> str:
-    """Return what ends the refusals, as a part of a sentence. `needs_key`: its workers do not sign at all."""
+    """Return what ends the refusals, as part of a sentence. `needs_key`: its workers do not sign at all."""
     if not needs_key:
         return f"give its workers an active key (`{COMMAND} source-key list` or `{COMMAND} source-key create {source}`)"
     key = f"give its workers a key (`{COMMAND} source-key create {source}`)"

@@ -1,7 +1,7 @@
-"""Samples of the queues' depths: every ten seconds, of every source within its own deadline.
+"""Samples of the queues' depths: every ten seconds, for every source within its own deadline.
 
-Once a minute also the workers of the queues, the retry options of queued jobs, and the settings of the sources, and of
-Redrive's own store, that lose jobs.
+Once a minute, samples also include the workers of the queues, the retry options of queued jobs, and settings of the
+sources and of Redrive's own store that lose jobs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from jobs_admin.core import keys
 from jobs_admin.core.lint.options import FoundOptions
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit
-from jobs_admin.fleet import configurations, durability, heartbeats, stranded
+from jobs_admin.fleet import configurations, durability, heartbeats, stranded, uncaptured
 from jobs_admin.fleet.heartbeats import Heartbeat
-from jobs_admin.ingest import uncaptured
 from jobs_admin.models import DepthSample, Failure, FailureCount, QueueCounter, Source
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
@@ -39,17 +38,18 @@ log = logging.getLogger(__name__)
 
 STEP_S = 10
 _PATIENCE_S = 8.0
-_FROZEN_S = 60.0  # this process was frozen meanwhile: its samples are not of the moment that they name
+_FROZEN_S = 60.0  # the process was suspended: its samples are not of the time that they are dated to
 _REMOVED_AFTER = timedelta(minutes=1)  # since it was last sampled
-_CHECK_PATIENCE_S = 1.5  # then a running check is picked up by the next sample
+_CHECK_PATIENCE_S = 1.5  # after that, the next sample collects the result of a running check
 _CHECK_EVERY = timedelta(minutes=1)
-_STORE_FINDINGS_S = 300  # how long findings about the store are believed without a new check
+_STORE_FINDINGS_S = 300  # how long findings about the store stay valid without a new check
 
 
 def sample(now: datetime) -> bool:
-    """Sample every configured source and write what was found; a source that cannot be reached is a sample too.
+    """Sample every configured source and write the result; an unreachable source also gets a sample.
 
-    Several may run at once: a queue has one sample for each ten seconds. Never finds more to do at once (False).
+    Several processes may run concurrently: a queue has one sample for each ten seconds. Always returns False, because
+    there is never more to do immediately.
     """
     at = datetime.fromtimestamp(now.timestamp() // STEP_S * STEP_S, UTC)
     began = time.monotonic()
@@ -72,11 +72,11 @@ def sample(now: datetime) -> bool:
 
 @dataclass(slots=True)
 class Check:
-    """Answers of a source to the questions of every minute."""
+    """A source's answers to the checks of every minute."""
 
     findings: list[Finding]
     workers: dict[str, set[str]] | None  # queue -> its consumers; None: unknown
-    options: FoundOptions | None = None  # None: this system's jobs carry no retry options
+    options: FoundOptions | None = None  # None: jobs of this system have no retry options
 
 
 @dataclass(slots=True)
@@ -92,16 +92,16 @@ class Probe:
 # Running probes, by source: one that hangs is not started a second time.
 _running_probes: dict[str, threading.Thread] = {}
 _running_checks: dict[str, threading.Thread] = {}
-_finished_checks: dict[str, Check] = {}  # ended, and not picked up yet
+_finished_checks: dict[str, Check] = {}  # finished, and not collected yet
 _checked_at: dict[str, datetime] = {}
 _NEVER = datetime.min.replace(tzinfo=UTC)
-# Consumers of each queue without a guard at the last check of its source: believed until the next one. The guarded
-# are known by their heartbeats; one of those that has ended since is no worker, and least of all one without a guard.
+# Consumers of each queue without a guard at the last check of its source, valid until the next one. Guarded workers are
+# known by their heartbeats; one that has ended since is not a worker, and must not count as unguarded.
 _unguarded: dict[str, dict[str, set[str]] | None] = {}
 
 
 def _probe_sources(now: datetime) -> dict[str, Probe]:
-    """Probe all sources at once; one that has not answered by the deadline is unreachable, and the others are not."""
+    """Probe all sources concurrently. A source that has not answered by the deadline is unreachable."""
     answers: dict[str, Probe] = {}
     threads = {}
     for name in config.sources():
@@ -137,7 +137,7 @@ def _wait_for(threads: Iterable[threading.Thread], within_s: float) -> None:
 
 
 def _probe_source(name: str, closer: bool, answers: dict[str, Probe]) -> None:
-    """Probe one source in a thread of its own, without touching a table."""
+    """Probe one source in a thread of its own, which accesses no table."""
     try:
         source = config.adapter(name)
         probe = Probe(depths=source.depths())
@@ -147,25 +147,25 @@ def _probe_source(name: str, closer: bool, answers: dict[str, Probe]) -> None:
             thread.start()
     except SourceError as error:
         probe = Probe(why=str(error) or type(error).__name__, is_refused=isinstance(error, SourceRefused))
-    except Exception as error:  # a defect of one adapter must not blind us for the others
+    except Exception as error:  # a bug in one adapter must not stop the sampling of others
         log.exception("Source %s could not be sampled", name)
         probe = Probe(why=f"{type(error).__name__}: {error}")
     answers[name] = probe
 
 
 def _check_source(name: str, source: Adapter) -> None:
-    """Check a source beside its depths, which do not wait for it: workers are given a second to answer."""
+    """Check a source separately from its depths, which do not wait for it: workers have a second to answer."""
     try:
         findings, workers = source.findings(), source.workers()
         _finished_checks[name] = Check(findings, workers, _find_options(name, source))
     except SourceError as error:  # the next sample of its depths reports it
         log.info("Source %s did not report its settings: %s", name, error)
-    except Exception:  # a defect of one adapter must not blind us for the others
+    except Exception:  # a bug in one adapter must not stop the sampling of others
         log.exception("Source %s could not be checked closer", name)
 
 
 def _find_options(name: str, source: Adapter) -> FoundOptions | None:
-    """Retry options of the source's jobs; None where it does not report them, which does not void its other answers."""
+    """Return the retry options of the source's jobs; None if unknown, which leaves its other answers valid."""
     if not source.can.options:
         return None
     try:
@@ -204,7 +204,7 @@ def _save_source(name: str, probe: Probe, now: datetime) -> None:
 
 
 def _stranded_findings(name: str, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Findings on workers that are gone; the previous ones where the store or a broker does not answer."""
+    """Return findings about dead workers; the previous ones if the store or a broker does not answer."""
     try:
         return [asdict(finding) for finding in stranded.findings(name)]
     except (redis.RedisError, SourceError) as error:
@@ -213,9 +213,9 @@ def _stranded_findings(name: str, before: list[dict[str, Any]]) -> list[dict[str
 
 
 def _mark_removed_sources(now: datetime) -> None:
-    """Mark sources that are not configured any more.
+    """Mark sources that are no longer configured.
 
-    Another process may still have one configured, while the configuration changes: then it was sampled a moment ago.
+    During a configuration change, another process may still have one configured; it was then sampled a moment ago.
     """
     gone = Source.objects.filter(is_configured=True).exclude(name__in=config.sources())
     for name in gone.filter(sampled_at__lt=now - _REMOVED_AFTER).values_list("name", flat=True):
@@ -224,8 +224,7 @@ def _mark_removed_sources(now: datetime) -> None:
 
 
 def _audit_guard_switch() -> None:
-    """Record in the audit that someone switched the guard directly in the store: the time when it is off is read from
-    there."""
+    """Record in the audit that the guard was switched directly in the store, because the audit has its off periods."""
     try:
         found = (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
     except (redis.RedisError, config.BadConfiguration):
@@ -234,14 +233,14 @@ def _audit_guard_switch() -> None:
     if switch == liveness.recorded_guard_switch():
         return
     with transaction.atomic():
-        before = liveness.recorded_guard_switch()  # the command records a switch in a transaction, too
+        before = liveness.recorded_guard_switch()  # the command also records a switch in a transaction
         if before != switch:
             reason = "Switched directly in the store, not by a command. Noticed by watch."
             audit.record(ENGINE, f"guard.{switch}", "guard", before=before, after=switch, reason=reason)
 
 
 def store_finding(found: Finding) -> Finding:
-    """Return an adapter's finding about a broker in the words of Redrive's store: reports wait there, not jobs."""
+    """Return an adapter's finding about a broker in terms of Redrive's store, in which reports wait, not jobs."""
     text = (
         found.text.replace("The broker", "Redrive's store")
         .replace("loses every waiting job", "loses the reports that are not filed yet")
@@ -252,7 +251,7 @@ def store_finding(found: Finding) -> Finding:
 
 
 def _check_store(now: datetime) -> None:
-    """Note once a minute what endangers reports in Redrive's own store, in the store itself: it is about nothing else."""
+    """Store once a minute the findings that endanger reports in Redrive's own store, which is all that they concern."""
     if now - _checked_at.get("", _NEVER) < _CHECK_EVERY:
         return
     store = connect("store", "celery", config.setting("REDIS_URL"))
@@ -283,7 +282,7 @@ def _build_samples(name: str, probe: Probe, alive: Iterable[Heartbeat], at: date
     unguarded = _unguarded.get(name)
     queues = depths.keys() | dead.keys() | rates.keys() | {queue for h in mine for queue in h.queues}
     if probe.why:
-        # The queues of its last answer: a queue that cannot be seen is not gone.
+        # The queues of the last answer: an unreachable queue is not gone.
         last = DepthSample.objects.filter(source=name, at__gte=at - timedelta(hours=1)).order_by()
         queues |= set(last.values_list("queue", flat=True).distinct())
     rows = []
@@ -317,17 +316,20 @@ def _build_samples(name: str, probe: Probe, alive: Iterable[Heartbeat], at: date
 
 
 def _count_workers(source: str, seen: dict[str, set[str]] | None, queue: str, guards: set[str]) -> int | None:
-    """All workers of a queue. With the guarded: one in the middle of a long job beats, but may not answer its broker in time."""
+    """Return the number of workers of a queue, guarded ones included.
+
+    In the middle of a long job, a guarded worker sends heartbeats but may not answer its broker in time.
+    """
     if seen is None:
         return None
     names = seen.get(queue, set())
-    if config.keeps_dead(source):  # BullMQ knows its workers by their connections, and the guard by their processes
+    if config.keeps_dead(source):  # BullMQ identifies its workers by connections, the guard by processes
         return max(len(names), len(guards))
     return len(names | guards)
 
 
 def _dead_jobs(name: str) -> dict[str, tuple[int, datetime | None]]:
-    """Dead jobs of each queue, and the time of the oldest."""
+    """Return the dead jobs of each queue, and the time of the oldest."""
     counts = FailureCount.objects.filter(source=name, state=FailureState.DEAD).values("queue").annotate(n=Sum("count"))
     found = {row["queue"]: row["n"] for row in counts}
     since = _oldest_dead(name, sum(found.values()))
@@ -340,7 +342,7 @@ _oldest: dict[str, tuple[float, dict[str, datetime]]] = {}
 
 
 def _oldest_dead(name: str, dead: int) -> dict[str, datetime]:
-    """Time of the oldest dead job of each queue."""
+    """Return the time of the oldest dead job of each queue."""
     read_at, known = _oldest.get(name, (float("-inf"), {}))
     if dead > _MANY and time.monotonic() - read_at < 60:
         return known
@@ -351,7 +353,7 @@ def _oldest_dead(name: str, dead: int) -> dict[str, datetime]:
 
 
 def _rates(name: str, at: datetime) -> dict[str, tuple[float, float]]:
-    """Succeeded and failed jobs a minute of each queue, over the last two whole minutes."""
+    """Return succeeded and failed jobs per minute of each queue, over the last two complete minutes."""
     until = at.replace(second=0, microsecond=0)
     rows = QueueCounter.objects.filter(source=name, step=60, at__gte=until - timedelta(minutes=2), at__lt=until)
     totals = rows.values("queue").annotate(ran=Sum("succeeded"), fell=Sum("failed"))

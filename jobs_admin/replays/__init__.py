@@ -1,4 +1,7 @@
-"""Replays: the only way by which jobs return to a queue. Every way in (button, selection, API, command) calls `draft`."""
+"""Replays: the only way for jobs to return to a queue.
+
+Every entry point (button, selection, API, command) calls `draft`.
+"""
 
 from jobs_admin.fleet.signatures import signatures
 from jobs_admin.replays.acts import (
@@ -12,15 +15,15 @@ from jobs_admin.replays.acts import (
     resolve_item,
     resume,
 )
-from jobs_admin.replays.approval import approver_refusal, needs_admin
 from jobs_admin.replays.controlling import learned_limit
 from jobs_admin.replays.drafting import approve, draft, launch, start
 from jobs_admin.replays.freezing import create_items
 from jobs_admin.replays.messages import check_edit, editable_fields
+from jobs_admin.replays.obstacles import Obstacle, find_obstacles
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.patching import PatchedJob, PatchedPage, list_patched_jobs
 from jobs_admin.replays.preview_warnings import unchecked_task_warnings
-from jobs_admin.replays.previewing import GroupChoice, Outlook, Preview, preview, read_outlook
+from jobs_admin.replays.previewing import GroupChoice, Outlook, Preview, explain_nothing, preview, read_outlook
 from jobs_admin.replays.reading import (
     FailedGroup,
     FailingGroup,
@@ -30,6 +33,7 @@ from jobs_admin.replays.reading import (
     compare_errors,
     count,
     count_dead,
+    count_excluded_dead,
     count_items,
     cured_groups,
     excluded_groups,
@@ -41,9 +45,9 @@ from jobs_admin.replays.reading import (
     listing,
     read_errors_before,
     stopped_replays,
-    visible_replays,
 )
-from jobs_admin.replays.rights import sources_of
+from jobs_admin.replays.ready_jobs import ReadyJobs, count_by_group, read_ready
+from jobs_admin.replays.rights import approver_refusal, needs_admin, sources_of
 from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
 from jobs_admin.replays.target import Target
@@ -54,11 +58,13 @@ __all__ = [
     "GroupAside",
     "GroupChoice",
     "ItemPage",
+    "Obstacle",
     "Options",
     "Outlook",
     "PatchedJob",
     "PatchedPage",
     "Preview",
+    "ReadyJobs",
     "ReplayPage",
     "Target",
     "approve",
@@ -69,7 +75,9 @@ __all__ = [
     "check_edit",
     "compare_errors",
     "count",
+    "count_by_group",
     "count_dead",
+    "count_excluded_dead",
     "count_items",
     "create_items",
     "cured_groups",
@@ -77,9 +85,11 @@ __all__ = [
     "draft",
     "editable_fields",
     "excluded_groups",
+    "explain_nothing",
     "failed_again_groups",
     "failing_groups",
     "find",
+    "find_obstacles",
     "find_uncertain",
     "groups_aside",
     "items",
@@ -92,6 +102,7 @@ __all__ = [
     "preview",
     "read_errors_before",
     "read_outlook",
+    "read_ready",
     "resolve_all",
     "resolve_item",
     "resume",
@@ -102,5 +113,4 @@ __all__ = [
     "start",
     "stopped_replays",
     "unchecked_task_warnings",
-    "visible_replays",
 ]

@@ -1,5 +1,6 @@
-"""Operators' acts on a started replay. Each checks the right, changes rows by one conditional statement, and is
-audited.
+"""Operators' acts on a started replay.
+
+Each checks the right, changes rows in one conditional statement, and is audited.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from jobs_admin.replays.previewing import parse_pace
 from jobs_admin.replays.rights import wrong_state
 from jobs_admin.sources.base import SourceError
 
-_RESOLVED_AT_ONCE = 500  # jobs of one write transaction: on SQLite no one else writes meanwhile
-_RESOLVING_S = 4.0  # that an operator waits for; the same act goes on with more
+_RESOLVED_AT_ONCE = 500  # jobs per write transaction: SQLite allows no other writer meanwhile
+_RESOLVING_S = 4.0  # longest time that an operator waits; repeating the act continues with the rest
 _BECOMES = {
     "ran": (ItemState.SUCCEEDED, FailureState.RECOVERED),
     "lost": (ItemState.FAILED_AGAIN, FailureState.DEAD),
@@ -40,7 +41,7 @@ _UNKNOWN_OUTCOME = (FailureState.REPLAYING, FailureState.GONE)  # states of a fa
 def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime | None = None) -> ReplayItem:
     """Settle item `n`, whose outcome is unknown: it `ran`, or it was `lost` and is dead again.
 
-    The item is uncertain, or was sent where its source does not report how a job ends.
+    The item is uncertain, or was sent to a source that does not report how a job ends.
     """
     _refuse_unknown_outcome(as_)
     rights.must_act(viewer, replay, "replay.resolve")
@@ -72,10 +73,10 @@ def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime
 
 
 def resolve_all(viewer: Viewer, replay: Replay, as_: str, query: str = "", now: datetime | None = None) -> int:
-    """Settle every uncertain job, or those that match the search `query`, as `ran` or `lost`. Return their number.
+    """Settle all uncertain jobs, or those that match the search `query`, as `ran` or `lost`. Return their number.
 
-    Some hundred in each transaction, with its audit row. Raises Refused where there are none, or where time was up
-    before the last: the same act goes on.
+    Each transaction settles some hundred items and writes its audit row. Raises Refused if there are none, or if time
+    ran out before the last one: repeating the act continues.
     """
     _refuse_unknown_outcome(as_)
     sources = rights.must_act(viewer, replay, "replay.resolve")
@@ -103,7 +104,10 @@ def resolve_all(viewer: Viewer, replay: Replay, as_: str, query: str = "", now: 
 def find_uncertain(
     viewer: Viewer, replay: Replay, query: str = "", now: datetime | None = None
 ) -> QuerySet[ReplayItem]:
-    """Return the uncertain items of a replay, of jobs that match the search. Raises Refused for one unfit for acts."""
+    """Return the uncertain items of a replay whose jobs match the search.
+
+    Raises Refused for a search unfit for acts.
+    """
     items = ReplayItem.objects.filter(replay=replay, state=ItemState.UNCERTAIN)
     if not query.strip():
         return items
@@ -116,7 +120,7 @@ def _refuse_unknown_outcome(as_: str) -> None:
 
 
 def _resolve_items(viewer: Viewer, replay: Replay, ids: Sequence[int], was: str, as_: str, now: datetime) -> int:
-    """Settle these items, of those that are still in the state `was`. Return how many."""
+    """Settle those of these items that are still in state `was`. Return their number."""
     settled, dead_or_not = _BECOMES[as_]
     mine = ReplayItem.objects.select_for_update().filter(pk__in=ids, state=was)
     moved = dict(mine.order_by("pk").values_list("pk", "failure"))
@@ -126,7 +130,7 @@ def _resolve_items(viewer: Viewer, replay: Replay, ids: Sequence[int], was: str,
     ReplayItem.objects.filter(pk__in=moved).update(state=settled, settled_at=now, outcome=outcome)
     run = ReplayItem.objects.filter(replay=replay, failure=OuterRef("pk")).values("run")[:1]
     on_their_way = Failure.objects.filter(pk__in=moved.values(), run=Subquery(run), state__in=_UNKNOWN_OUTCOME)
-    why = Case(When(state=FailureState.GONE, then=Value("")), default=F("reason"))  # why it was gone
+    why = Case(When(state=FailureState.GONE, then=Value("")), default=F("reason"))  # keep the reason why it was gone
     on_their_way.update(state=dead_or_not, reason=why)
     Replay.objects.filter(pk=replay.pk).update(**{was: F(was) - len(moved), settled: F(settled) + len(moved)})
     return len(moved)
@@ -134,12 +138,12 @@ def _resolve_items(viewer: Viewer, replay: Replay, ids: Sequence[int], was: str,
 
 _NOT_BEGUN = (ReplayState.DRAFT, ReplayState.AWAITING_APPROVAL)
 _BROUGHT_BACK_AT_ONCE = 500  # jobs
-_EXCLUDING_S = 4.0  # that who excludes jobs by a search waits for; the same act goes on with more
-_CANCELLED_AT_ONCE = 50_000  # laid out items that who cancels waits for; `settle` goes on with more
+_EXCLUDING_S = 4.0  # longest time that an operator waits for a search to be excluded; repeating the act continues
+_CANCELLED_AT_ONCE = 50_000  # created items that a cancel processes at once; `settle` continues with the rest
 
 
 def pause(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
-    """Send no more until it is resumed. What was sent runs on."""
+    """Stop sending until the replay is resumed. Sent jobs continue."""
     sources = rights.must_act(viewer, replay, "replay.pause")
     with transaction.atomic():
         current = _lock_replay(replay)
@@ -156,8 +160,11 @@ def pause(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
 def resume(
     viewer: Viewer, replay: Replay, reason: str = "", without_groups: Sequence[str] = (), without: str = ""
 ) -> Replay:
-    """Resume. Jobs of the groups `without_groups` (fingerprints; can be brought back) and jobs that match the search
-    `without` are no longer sent, and are free."""
+    """Resume a held or paused replay, without some of its jobs.
+
+    Jobs of the groups `without_groups` (fingerprints) and jobs that match the search `without` are no longer sent;
+    other replays can have them. Excluded groups can be brought back.
+    """
     sources = rights.must_act(viewer, replay, "replay.resume")
     left_out, now = sorted(with_merging_groups(group_ids(without_groups))), timezone.now()
     matching = target.find_matching(viewer, without, now, "without") if without.strip() else None
@@ -188,10 +195,10 @@ def resume(
 def _exclude(
     viewer: Viewer, replay: Replay, matching: QuerySet[Failure], without: str, sources: Sequence[str], now: datetime
 ) -> int:
-    """Cancel the planned jobs among `matching`. Return their number. Raises Refused where there are none, where some
-    are being sent, or where time was up before the last.
+    """Cancel the planned jobs among `matching`. Return their number.
 
-    A part at a time, each with its audit row: meanwhile the replay is held or paused, and sends nothing.
+    Jobs are cancelled in batches, each with its audit row. The replay is held or paused meanwhile and sends nothing.
+    Raises Refused if there are none, if some are being sent, or if time ran out before the last one.
     """
     if not Replay.objects.filter(pk=replay.pk, state__in=AT_REST).exists():
         raise wrong_state(replay, "resumed")
@@ -244,7 +251,7 @@ def _too_many_groups(skipped: int) -> Refused:
 
 
 def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: str = "") -> Replay:
-    """Send the jobs of these groups (fingerprints), which were set aside during the replay."""
+    """Send the jobs of these groups (fingerprints) that were set aside during the replay."""
     sources = rights.must_act(viewer, replay, "replay.bring_back")
     ids = set(group_ids(groups, "groups"))
     with transaction.atomic():
@@ -267,14 +274,14 @@ def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: st
         Replay.objects.filter(pk=replay.pk).update(**columns)
         before, after = {"without_groups": current.without_groups}, {"without_groups": columns["without_groups"]}
         rights.record(viewer, "replay.bring_back", replay, sources, reason=reason, before=before, after=after)
-        # Some at once, so that the replay does not end first; `control` plans the others.
+        # Plan some immediately, so that the replay does not end first. `control` plans the rest.
         setting_aside.plan_again(replay, ids, most=_BROUGHT_BACK_AT_ONCE)
     replay.refresh_from_db()
     return replay
 
 
 def discard(viewer: Viewer, replay: Replay, reason: str = "") -> None:
-    """Discard a draft, which holds no jobs. The audit records its scope and pace."""
+    """Discard a draft. No jobs belong to a draft; the audit records its scope and pace."""
     sources = rights.must_act(viewer, replay, "replay.discard")
     with transaction.atomic():
         drafts = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT)
@@ -295,11 +302,11 @@ def _lock_replay(replay: Replay) -> Replay:
 
 
 def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
-    """Send no more, permanently. Sent jobs run on and their outcome is still recorded; the others are free for another
-    replay.
+    """Stop sending permanently.
 
-    The state changes first, at once; the items follow in small transactions. If this process dies meanwhile, `settle`
-    continues.
+    Sent jobs continue and their outcomes are recorded; unsent jobs are free for another replay.
+
+    The state changes first; the items follow in small transactions. If this process dies meanwhile, `settle` continues.
     """
     sources = rights.must_act(viewer, replay, "replay.cancel")
     now = timezone.now()
@@ -323,8 +330,9 @@ def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
 
 
 def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") -> Replay:
-    """Change the pace, also while the replay runs; the new one applies to unsent jobs. A limit that it omits is
-    dropped.
+    """Change the pace of a replay, which may be running.
+
+    The new pace applies to unsent jobs; limits it omits are dropped.
     """
     if not pace:
         raise Refused("bad_pace", "No pace was given. Nothing was changed.", field="pace")
@@ -355,7 +363,7 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
 
 
 def _refuse_fixed_settings(current: Replay, pace: Pace) -> None:
-    """Raise Refused for settings fixed when its jobs were frozen (their order) or their items created (their keys)."""
+    """Raise Refused for settings that were fixed when the jobs were frozen (order) or the items created (keys)."""
     key = pace.per_key.key if pace.per_key else ""
     fixed = ""
     if current.state != ReplayState.DRAFT and pace.shuffle and not current.pace.get("shuffle"):

@@ -1,4 +1,4 @@
-"""Capacity of the workers of some queues: runtime of such jobs, concurrency, and limits set by policies."""
+"""Capacity of the workers of some queues: runtime of jobs, concurrency, and limits set by policies."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _SAMPLED_JOBS = 1_000  # jobs whose attempts' durations are read
 
 
 def runtime_s(viewer: Viewer, queues: Sequence[str], jobs: Sequence[int], now: datetime) -> float | None:
-    """Return the seconds that a job takes: the mean of the jobs that ended in these queues in the last hour, otherwise
-    the median of the attempts of these jobs. None if no duration is known.
+    """Return the seconds that a job takes; None if no duration is known.
+
+    This is the mean over jobs that ended in these queues in the last hour, or else the median over attempts of `jobs`.
     """
     hour = QueueCounter.objects.filter(
         scopes.visible(viewer), step=MINUTE, queue__in=list(queues), at__gte=now - timedelta(hours=1), at__lte=now
@@ -37,7 +38,7 @@ def runtime_s(viewer: Viewer, queues: Sequence[str], jobs: Sequence[int], now: d
 
 
 def concurrency(sources: Sequence[str], queues: Iterable[str], now: datetime) -> int | None:
-    """Return how many jobs the live workers that consume one of these queues run at once; None if none reported it."""
+    """Return the concurrency of the live workers that consume one of these queues; None if none reported it."""
     wanted = set(queues)
     alive = Worker.objects.filter(source__in=sources, seen_at__gte=now - timedelta(seconds=ALIVE_S))
     running = [n or 0 for theirs, n in alive.values_list("queues", "concurrency") if not wanted.isdisjoint(theirs)]
@@ -53,12 +54,12 @@ def limits(
 ) -> list[pacing.Limit]:
     """Return the limits, in starts per second, that enforced policies set on these tasks (name, number of jobs).
 
-    `tenants`: how many the jobs belong to; None: too many to be counted. A limit for each value of another key does not
-    bound the whole.
+    `tenants`: number of tenants among the jobs; None if too many to count. A limit per value of any other key does not
+    limit the total.
     """
     enforced = []
     for row in PolicyVersion.objects.filter(is_published=True, mode=ENFORCE):
-        with suppress(Refused):  # what a newer version wrote no worker follows either
+        with suppress(Refused):  # a policy written by a newer version: workers do not follow it either
             enforced.append(row.policy)
     keys = {"task": 1, "queue": len(queues), "tenant": tenants}
     total = sum(count for _, count in tasks)
@@ -77,7 +78,7 @@ def limits(
 
 
 def _per_s(chosen: Policy, keys: dict[str, int | None], runtime_s: float) -> float | None:
-    """Jobs per second that a policy lets start; None where it sets no bound."""
+    """Return the jobs per second that a policy lets start; None if it sets no limit."""
     bounds = []
     if chosen.rate_limit:
         bounds.append(chosen.rate_limit.max / chosen.rate_limit.per_s)

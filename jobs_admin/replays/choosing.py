@@ -1,7 +1,7 @@
-"""Choice of the next items of a replay: in the order of sending, past those whose key, queue or source has to wait.
+"""Choice of the next items of a replay, in the order of sending; skips items whose key, queue or source has to wait.
 
-Each planned row is passed once. A skipped item is found again by its key's place in an index, or by returning to the
-beginning when a queue or a source takes jobs again: one customer with 40,000 waiting jobs costs the others nothing.
+Each planned row is read once. A skipped item is found again through its key's index, or by rewinding when a queue or
+source accepts jobs again. So a customer with 40,000 waiting jobs does not delay the others.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from jobs_admin.models import Replay
 from jobs_admin.replays import claiming
 from jobs_admin.replays.claiming import Claimed
 
-_MOST_BUCKETS = 10_000  # keys; of more, those are forgotten that may send at once
+_MOST_BUCKETS = 10_000  # keys; beyond that, buckets of keys that may send immediately are dropped
 
 
 class KeyRates:
-    """One token bucket for each requested key (a customer, or whatever a pace counts by). Safe to call from several
-    threads.
-    """
+    """Token buckets, one per requested key (a customer, or any other key of a pace). Thread-safe."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate  # jobs per second
@@ -31,13 +29,13 @@ class KeyRates:
         self._lock = threading.Lock()
 
     def ahead(self, key: str, seconds: float) -> int:
-        """Return how many jobs of the key may go within that many seconds."""
+        """Return how many jobs of the key may be sent within `seconds`."""
         now = time.monotonic()
         with self._lock:
             return self._bucket(key, now).ahead(seconds, now)
 
     def wait(self, key: str, now: float) -> float:
-        """Return the seconds until the next job of the key may go."""
+        """Return the seconds until the next job of the key may be sent."""
         with self._lock:
             return self._bucket(key, now).wait(now)
 
@@ -53,25 +51,25 @@ class KeyRates:
         return found
 
 
-_PASSED_AT_ONCE = 2_000  # rows looked at for one slice: some ms
-_KEYS_AT_ONCE = 100  # waiting keys looked at for one slice
-_REWIND_S = 5.0  # the longest that something left behind waits to be found again
-_BYTES = 16_000_000  # of messages in one slice, however large each of them is
+_PASSED_AT_ONCE = 2_000  # rows read for one slice: takes some ms
+_KEYS_AT_ONCE = 100  # waiting keys checked for one slice
+_REWIND_S = 5.0  # longest time until a skipped item is found again
+_BYTES = 16_000_000  # total size of the messages in one slice
 
 Lane = tuple[str, str]  # source, queue
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Free capacity of each key, queue and source. None: no such limit."""
+    """Free capacity of keys, queues and sources. None: no such limit."""
 
-    concurrency: int | None  # jobs of one key that were sent and have not ended
+    concurrency: int | None  # sent jobs of one key that have not ended
     rates: KeyRates | None
-    out: Counter[str]  # key -> jobs of ours that are not yet marked as sent
-    room: Callable[[Lane], float]  # how many more jobs a queue takes
-    resting: Collection[str]  # sources that take nothing now
-    queue: Callable[[Claimed], str]  # where an item goes
-    ahead_s: float  # what is chosen goes within so many seconds
+    out: Counter[str]  # key -> our jobs that are not yet marked as sent
+    room: Callable[[Lane], float]  # how many more jobs a queue accepts
+    resting: Collection[str]  # sources that accept nothing now
+    queue: Callable[[Claimed], str]  # target queue of an item
+    ahead_s: float  # chosen items are sent within this many seconds
 
     @property
     def is_by_key(self) -> bool:
@@ -80,11 +78,11 @@ class Limits:
 
 @dataclass(slots=True)
 class Choice:
-    """Position in the plan of one replay. The items that it returns are not claimed yet."""
+    """Position in the plan of one replay. The returned items are not claimed yet."""
 
-    far: int = 0  # all places up to here were passed
-    waiting: dict[str, None] = field(default_factory=dict)  # keys with jobs left behind, the longest unserved first
-    full: set[Lane] = field(default_factory=set)  # what jobs were left behind for
+    far: int = 0  # all places up to this one were read
+    waiting: dict[str, None] = field(default_factory=dict)  # keys with skipped jobs, the longest unserved first
+    full: set[Lane] = field(default_factory=set)  # lanes for which jobs were skipped
     _rewound_at: float = 0.0
 
     def choose(self, replay: Replay, count: int, limits: Limits) -> list[Claimed]:
@@ -96,7 +94,7 @@ class Choice:
         return slice_.chosen
 
     def put_back(self, items: Iterable[Claimed]) -> None:
-        """Find these items again, which were not sent."""
+        """Make these unsent items available again."""
         self.far = min([self.far, *(item.n - 1 for item in items)])
 
     def _rewind(self, slice_: _Slice) -> None:
@@ -107,14 +105,14 @@ class Choice:
             self.full.clear()
 
     def _choose_waiting(self, slice_: _Slice) -> None:
-        """Choose skipped items whose keys may send again, some of each in turn."""
+        """Choose skipped items of keys that may send again, some of each key in turn."""
         keys = [key for key, _ in zip(self.waiting, range(_KEYS_AT_ONCE), strict=False)]
         slice_.load_unsettled(keys)
         wanted = {key: max(0, min(slice_.free(key), slice_.count)) for key in keys}
         rows = claiming.find_planned_by_key(slice_.replay, [(key, free) for key, free in wanted.items() if free])
         found = Counter(row.key for row in rows)
         for key, free in wanted.items():
-            # Behind the others, or nowhere when nothing of it is left.
+            # Move the key to the end, or drop it if it has no more items.
             del self.waiting[key]
             if found[key] == free:
                 self.waiting[key] = None
@@ -131,7 +129,7 @@ class Choice:
             for row in rows:
                 if not slice_.wants_more:
                     break
-                # A key's jobs stay in their order: none goes past those that wait.
+                # Jobs of a key are sent in order: none overtakes a waiting one.
                 if row.key in self.waiting or not self._offer(slice_, row):
                     self.waiting[row.key] = None
                 self.far = row.n
@@ -140,7 +138,7 @@ class Choice:
                 break
 
     def _offer(self, slice_: _Slice, row: Claimed) -> bool:
-        """Choose the item, or skip it. Return False if its key has to wait."""
+        """Choose or skip the item. Return False if its key has to wait."""
         lane = (row.source, slice_.limits.queue(row))
         if not slice_.has_room(lane):
             self.full.add(lane)
@@ -152,7 +150,7 @@ class Choice:
 
 
 class _Slice:
-    """Items chosen now, and the free capacity of each key and queue."""
+    """Items chosen so far, and the free capacity of each key and queue."""
 
     def __init__(self, replay: Replay, count: int, limits: Limits) -> None:
         self.replay = replay
@@ -169,12 +167,12 @@ class _Slice:
         return len(self.chosen) < self.count and self._bytes < _BYTES
 
     def load_unsettled(self, keys: Iterable[str]) -> None:
-        """Read how many jobs of these keys have not ended."""
+        """Read how many jobs of each key have not ended."""
         if self.limits.concurrency is not None and (new := [k for k in keys if k and k not in self._unsettled]):
             self._unsettled |= dict.fromkeys(new, 0) | claiming.count_unsettled_by_key(self.replay, new)
 
     def free(self, key: str) -> int:
-        """Return how many more jobs of the key may go. An item without a key has no limit."""
+        """Return how many more jobs of the key may be sent. An item without a key has no limit."""
         if not (key and self.limits.is_by_key):
             return self.count
         ours, free = self.limits.out[key] + self._taken[key], self.count

@@ -22,7 +22,7 @@ _ITEM, _FAILURE, _PAYLOAD = (model._meta.db_table for model in (ReplayItem, Fail
 
 @dataclass(slots=True)
 class Claimed:
-    """An item with the parts of its outgoing message. Not a model: tens of thousands of them are created each second."""
+    """An item with the parts of its outgoing message. Not a model: tens of thousands are created per second."""
 
     pk: int
     n: int
@@ -31,22 +31,22 @@ class Claimed:
     key: str
     claim_epoch: str
     source: str
-    queue: str  # of its failure
+    queue: str  # of the failure
     first_job_id: str
     last_job_id: str
-    state: str  # of its failure
+    state: str  # of the failure
     last_run: int
     max_attempts: int | None
-    args: str  # as they are shown; empty unless the replay has an edit
+    args: str  # as displayed; empty unless the replay has an edit
     kwargs: str
     task: str  # empty unless the replay has a patch
-    payload: int | None  # the latest whole message from before its run
-    size: int  # bytes of that
-    caveats: int | None  # of its failure
-    job_id: str = ""  # of the run that it starts
-    body: bytes = b""  # of the message, encrypted, while its letter is to be made
-    is_open: bool = False  # the body is decrypted already
-    went_at: float = 0.0  # when it was sent, by the monotonic clock
+    payload: int | None  # the latest complete message from before this run
+    size: int  # its size in bytes
+    caveats: int | None  # of the failure
+    job_id: str = ""  # of the run that the item starts
+    body: bytes = b""  # of the message, encrypted, until the outgoing message is built
+    is_open: bool = False  # the body is already decrypted
+    went_at: float = 0.0  # time of sending, by the monotonic clock
 
     @property
     def is_dead_still(self) -> bool:
@@ -54,8 +54,9 @@ class Claimed:
 
 
 def take_lease(replay: Replay, sender: str, now: datetime) -> bool:
-    """Become the only sender of this replay for LEASE_S seconds. Return False if another sends it, or if it is not
-    running.
+    """Become the only sender of this replay for LEASE_S seconds.
+
+    Return False if another process sends it or it is not running.
     """
     free = Q(sender=sender) | Q(sender="") | Q(sender_until__isnull=True) | Q(sender_until__lt=now)
     return bool(
@@ -66,7 +67,7 @@ def take_lease(replay: Replay, sender: str, now: datetime) -> bool:
 
 
 def find_planned(replay: Replay, after: int, limit: int) -> list[Claimed]:
-    """Return the next unclaimed items after place `after`, in the order of sending. Writes nothing."""
+    """Return the next unclaimed items after place `after`, in the order of sending. Read-only."""
     goes, groups = _excluded_groups_condition(replay)
     return _read(
         replay, f"item.claimed_at IS NULL AND item.n > %s {goes} ORDER BY item.n LIMIT %s", after, *groups, limit
@@ -77,7 +78,7 @@ def find_planned_by_key(replay: Replay, wanted: Sequence[tuple[str, int]]) -> li
     """Return the first unclaimed items of each wanted (key, count)."""
     if not wanted:
         return []
-    # One look at the index for each key: what else its customer has waiting is not gone through.
+    # One index lookup per key, so that a key's other waiting jobs are not scanned.
     first = (
         f"SELECT * FROM (SELECT id FROM {_ITEM} WHERE replay_id = %s AND NOT (key = '') AND key = %s AND state = %s "
         "AND claimed_at IS NULL ORDER BY n LIMIT %s) AS first_of_key"
@@ -89,7 +90,7 @@ def find_planned_by_key(replay: Replay, wanted: Sequence[tuple[str, int]]) -> li
 
 
 def _excluded_groups_condition(replay: Replay) -> tuple[str, list[object]]:
-    """Return the SQL that skips jobs of groups set aside, until `setting_aside` has cancelled them."""
+    """Return the SQL condition that skips jobs of groups set aside, until `setting_aside` has cancelled them."""
     if not replay.without_groups:
         return "", []
     one_of, given = in_values(replay.without_groups)
@@ -97,18 +98,18 @@ def _excluded_groups_condition(replay: Replay) -> tuple[str, list[object]]:
 
 
 def find_claimed(replay: Replay) -> list[Claimed]:
-    """Return items with a claim, in the order of sending: whether they were sent is not recorded."""
+    """Return claimed items in the order of sending. Whether they were sent is not recorded."""
     return _read(replay, "item.claimed_at IS NOT NULL ORDER BY item.n")
 
 
 def find_returned(replay: Replay, pks: Collection[int]) -> list[Claimed]:
-    """Return those of these items without a claim that a stalled sender may still send (`send_results.mark_unsent`)."""
+    """Return the unclaimed items among these that a stalled sender may still send (`send_results.mark_unsent`)."""
     one_of, given = in_values(sorted(pks))
     return _read(replay, f"item.claimed_at IS NULL AND NOT (item.claim_epoch = '') AND item.id {one_of}", given)
 
 
 def count_unsettled_by_key(replay: Replay, keys: Sequence[str]) -> dict[str, int]:
-    """Return key -> number of jobs that were sent and have not ended."""
+    """Return key -> number of its jobs that were sent and have not ended."""
     one_of, given = in_values(keys)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -122,8 +123,7 @@ def count_unsettled_by_key(replay: Replay, keys: Sequence[str]) -> dict[str, int
 def claim(
     replay: Replay, sender: str, items: Sequence[Claimed], epochs: dict[str, str], now: datetime
 ) -> list[Claimed]:
-    """Claim the items and return the claimed ones with their messages; none if the lease or the replay's state was
-    lost.
+    """Claim the items and return the claimed ones with their messages; none if the lease was lost or the state changed.
 
     `epochs`: source -> epoch of its ledger.
     """
@@ -132,8 +132,8 @@ def claim(
         by_epoch.setdefault(epochs[item.source], []).append(item.pk)
     ours: set[int] = set()
     with transaction.atomic():
-        # Locked, so that a pause or cancel that comes now waits for the claim, and then finds it. (SQLite's write
-        # transactions are serial anyway, and Django leaves the lock out there.)
+        # The lock makes a concurrent pause or cancel wait for the claim and then see it. (SQLite's write transactions
+        # are serial, and Django omits the lock there.)
         if not Replay.objects.select_for_update().filter(pk=replay.pk, state__in=SENDING, sender=sender).exists():
             return []
         for epoch, pks in by_epoch.items():
@@ -181,8 +181,9 @@ def _read(replay: Replay, which: str, *parameters: Any) -> list[Claimed]:
 
 
 def in_values(values: Sequence[Any]) -> tuple[str, object]:
-    """Return `IN (…)` with all values in one parameter, and the parameter: bound one by one they cost more than the
-    rows.
+    """Return an `IN (…)` clause with all values in one parameter, and that parameter.
+
+    Binding values one by one costs more than reading the rows.
     """
     if connection.vendor == "sqlite":
         return "IN (SELECT value FROM json_each(%s))", json.dumps(list(values))

@@ -1,7 +1,7 @@
-"""The step that controls replays: observations go to the controller, and its verdict is written into the replay's row.
+"""The step that controls replays: passes observations to the controller and writes its verdict to the replay's row.
 
-It runs in every round of `settle`. All its state is in the row, so any process can continue. It writes by one
-conditional update: of two processes one wins, and an operator's act meanwhile wins over both.
+It runs in every round of `settle`. All state is in the row, so any process can continue. Each write is one conditional
+update: of two processes one wins, and a concurrent act by an operator wins over both.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Max
 
 from jobs_admin.core import pacing, untrusted
+from jobs_admin.core.figures import dated
 from jobs_admin.core.pacing import Controller, Judged, Pace, Seen, Verdict
-from jobs_admin.core.time_text import dated
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import CONTROLLER
 from jobs_admin.models.replay import SENDING, ReplayState
@@ -27,28 +27,31 @@ from jobs_admin.replays.observation import Staffing
 
 log = logging.getLogger(__name__)
 
-_CHECK_S = 0.2  # at the soonest after the last look …
-_QUIET_CHECK_S = 1.0  # … where nothing came home
+_CHECK_S = 0.2  # shortest time between checks …
+_QUIET_CHECK_S = 1.0  # … if no outcome was reported
 _MOST_PHASES = 200
 
 
 class CannotJudge(Exception):
-    """The outcomes of a replay could not be judged; it continues as before. The text names the replay and the reason."""
+    """The outcomes of a replay could not be judged; it continues as before.
+
+    The message names the replay and the reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
     """Content of `Replay.controller`."""
 
-    n: int = 0  # of the look that wrote it: whoever writes next must have read this one
-    until: datetime | None = None  # first attempts until then are known to the controller
+    n: int = 0  # number of the last check; a writer must have read this one
+    until: datetime | None = None  # the controller has counted first attempts up to this time
     core: dict[str, Any] | None = None
     left_out: dict[str, Any] | None = None
-    phases: tuple[list[str], ...] = ()  # [when, state] of each that it entered, for the picture
+    phases: tuple[list[str], ...] = ()  # [when, state] of each phase entered, for the chart
 
     @staticmethod
     def load(replay: Replay) -> _Memory:
-        """Return the readable part; values of another shape count as unknown."""
+        """Parse the readable part of the column; values of an unexpected type count as unknown."""
         stored = replay.controller if isinstance(replay.controller, dict) else {}
         n, core, left_out, phases = (stored.get(name) for name in ("n", "core", "left_out", "phases"))
         return _Memory(
@@ -68,7 +71,7 @@ class _Memory:
         return Controller(pace, now.timestamp(), sent=observation.count_sent(replay))
 
     def next(self, controller: Controller, state: str = "", **changes: Any) -> dict[str, Any]:
-        """Return the column after another check; `state` if the replay enters one."""
+        """Return the column after another check; `state`: a phase that the replay enters."""
         new = replace(self, n=self.n + 1, core=controller.as_dict(), **changes)
         until = new.until.isoformat() if new.until else None
         entered = [[datetime.fromtimestamp(controller.as_dict()["at"], UTC).isoformat(), state]] if state else []
@@ -95,11 +98,11 @@ def _is_left_out(value: object) -> bool:
     return isinstance(groups, list) and all(isinstance(one, int) for one in groups) and isinstance(to_n, int)
 
 
-# -- what people's acts write -----------------------------------------------------------------------------------
+# -- writes of operators' acts ------------------------------------------------------------------------------------
 
 
 def start_columns(replay: Replay, now: datetime) -> dict[str, Any]:
-    """Return the columns of a replay that begins now; `total` and `pace` as they will be in its row."""
+    """Return the columns of a replay that starts now; its row will have `total` and `pace`."""
     pace = pacing.settled(_pace(replay), jobs=replay.total)
     controller = Controller(pace, now.timestamp())
     verdict = controller.assess(Seen(now.timestamp(), sent=0, unsettled=0, planned=replay.total))
@@ -108,9 +111,9 @@ def start_columns(replay: Replay, now: datetime) -> dict[str, Any]:
 
 
 def resume_columns(replay: Replay, now: datetime) -> dict[str, Any]:
-    """Return the columns of a held or paused replay that continues: where it was, or at a low rate if it was held.
+    """Return the columns of a replay that resumes: at its former rate, or at a low rate if it was held.
 
-    With groups to exclude, nothing is sent until they are.
+    If groups are to be excluded, nothing is sent until they are.
     """
     pace, memory = _pace(replay), _Memory.load(replay)
     controller = memory.controller(replay, pace, now)
@@ -126,9 +129,9 @@ def resume_columns(replay: Replay, now: datetime) -> dict[str, Any]:
 
 
 def _resume_time(replay: Replay, now: datetime) -> float:
-    """Return the moment, by the sender's clock, from which jobs count after a resume.
+    """Return the time, by the sender's clock, from which jobs count after a resume.
 
-    The clock of the process that resumes may be ahead of the sender's: by that clock no job would count.
+    The clock of the resuming process may be ahead of the sender's; by that clock no job would count.
     """
     last = ReplayItem.objects.filter(replay=replay, sent_at__isnull=False).aggregate(last=Max("sent_at"))["last"]
     return min(now, last + timedelta(milliseconds=1)).timestamp() if last is not None else now.timestamp()
@@ -150,9 +153,9 @@ def new_pace_columns(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any
 
 
 def bring_back_columns(replay: Replay, groups: Collection[int]) -> dict[str, Any]:
-    """Return the column of a replay that these groups are brought back to: the next check plans their jobs again.
+    """Return the column of a replay to which these groups are brought back: the next check plans their jobs again.
 
-    A check that runs meanwhile is not written; the jobs that it cancelled are known from here.
+    The result of a concurrent check is discarded; this column lists the jobs that it cancelled.
     """
     memory = _Memory.load(replay)
     done = {*(memory.left_out["groups"] if memory.left_out else ()), *groups}
@@ -173,10 +176,9 @@ def _sending_columns(pace: Pace, verdict: Verdict, now: datetime) -> dict[str, A
 
 
 def learned_limit(replay: Replay) -> tuple[float, float] | None:
-    """Return (highest rate that the controller still allows, rate at which jobs failed), in jobs per second; None: no
-    limit.
+    """Return (highest rate that the controller allows, rate at which jobs failed), in jobs/s; None: no limit.
 
-    A new pace by an operator removes it.
+    An operator's new pace removes the limit.
     """
     core = _Memory.load(replay).core or {}
     limit, failed_at = untrusted.number(core.get("cap")), untrusted.number(core.get("bad"))
@@ -184,17 +186,17 @@ def learned_limit(replay: Replay) -> tuple[float, float] | None:
 
 
 def phases(replay: Replay) -> tuple[list[str], ...]:
-    """Return [when, state] of each state that it entered, oldest first."""
+    """Return [when, state] of each phase that the replay entered, oldest first."""
     return _Memory.load(replay).phases
 
 
-# -- the step ---------------------------------------------------------------------------------------------------
+# -- the step -----------------------------------------------------------------------------------------------------
 
 
 def control(now: datetime) -> bool:
-    """Check every active replay. Return True if an attempt was reported that it is judged by.
+    """Check every active replay. Return True if an attempt that counts for a verdict was reported.
 
-    If one cannot be judged, the others are checked first; then CannotJudge is raised.
+    If one replay cannot be judged, the others are checked first; then CannotJudge is raised.
     """
     under_way = Replay.objects.filter(state__in=(*SENDING, ReplayState.WAITING)).defer(
         "selection", "blocked", "query", "set_aside"
@@ -205,7 +207,7 @@ def control(now: datetime) -> bool:
         try:
             is_busy |= _control_replay(replay, now)
         except (OperationalError, InterfaceError):
-            raise  # the database, and no replay's fault
+            raise  # a database failure, not a fault of this replay
         except Exception as error:
             cannot = CannotJudge(f"replay #{replay.pk} cannot be judged: {type(error).__name__}: {error}")
             cannot.__cause__ = error
@@ -217,7 +219,7 @@ def control(now: datetime) -> bool:
 
 def _control_replay(replay: Replay, now: datetime) -> bool:
     pace, memory = _pace(replay), _Memory.load(replay)
-    # Of a look that a process with a later clock wrote: as if it were as long ago.
+    # A check written by a process whose clock is ahead counts as that long ago.
     passed_s = abs(now.timestamp() - (memory.core or {}).get("at", float("-inf")))
     turns = (replay.state == ReplayState.WAITING) == _is_open(pace, now)  # its time window opens or closes
     if not turns and (passed_s < _CHECK_S or not _is_steered(replay, pace, memory)):
@@ -243,7 +245,7 @@ def _control_replay(replay: Replay, now: datetime) -> bool:
 
 
 def _aside_columns(replay: Replay, verdict: Verdict, now: datetime) -> dict[str, Any]:
-    """Return the columns of the groups that the controller sets aside and brings back; none if it does neither.
+    """Return the columns for groups that the controller sets aside or brings back; empty if there are none.
 
     A group excluded by an operator stays excluded.
     """
@@ -254,7 +256,7 @@ def _aside_columns(replay: Replay, verdict: Verdict, now: datetime) -> dict[str,
 
 
 def _state_columns(replay: Replay, pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
-    """Return the columns that change with the state; none if it stays the same."""
+    """Return the columns that change with the state; empty if it stays the same."""
     state = _state(pace, verdict, now)
     if state == replay.state:
         return {}
@@ -267,12 +269,12 @@ def _state_columns(replay: Replay, pace: Pace, verdict: Verdict, now: datetime) 
 
 
 def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: datetime) -> bool:
-    """Write the columns. Return False, and change nothing, if another process wrote since the row was read."""
+    """Write the columns. Return False, and change nothing, if another process has written since the row was read."""
     holds = columns.get("state") == ReplayState.HELD
     sources = rights.sources_of(replay) if holds or "without_groups" in columns else []
     read = Replay.objects.filter(pk=replay.pk, state=replay.state, pace=replay.pace)
     read = read.filter(controller__n=memory.n) if memory.n else read.filter(controller=replay.controller)
-    if "without_groups" in columns:  # an operator may have brought one back meanwhile
+    if "without_groups" in columns:  # an operator may have brought a group back meanwhile
         read = read.filter(without_groups=replay.without_groups)
     with transaction.atomic():
         if not read.update(**columns):
@@ -297,7 +299,7 @@ def record_aside(replay: Replay, sources: Sequence[str], columns: dict[str, Any]
     rights.record(CONTROLLER, "replay.set_aside", replay, sources, reason=reason, before=before, after=after)
 
 
-# -- what is asked of a row -------------------------------------------------------------------------------------
+# -- reads of a row -----------------------------------------------------------------------------------------------
 
 
 def _pace(replay: Replay) -> Pace:
@@ -305,7 +307,7 @@ def _pace(replay: Replay) -> Pace:
 
 
 def _is_steered(replay: Replay, pace: Pace, memory: _Memory) -> bool:
-    """Return whether a check could change how it continues: it is judged, or groups are being excluded or brought back."""
+    """Return whether a check could change the replay: it is judged, or groups are being excluded or brought back."""
     is_judged = pace.stop or pace.canary or pace.ramp or pace.in_flight
     return bool(is_judged or replay.without_groups or memory.left_out or replay.may_send is not None)
 
@@ -323,7 +325,7 @@ def _build_observation(
         waiting=staffing.waiting,
         set_aside=replay.without_groups,
         has_others=partial(setting_aside.has_others, replay),
-        are_reported=False,  # a person's act leashes nothing: the next step does
+        are_reported=False,  # an operator's act does not limit the rate: the next step does
     )
 
 

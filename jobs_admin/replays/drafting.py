@@ -1,4 +1,4 @@
-"""Draft, start and approval of a replay: from a target to jobs that are sent."""
+"""Draft, start and approval of a replay: from a target to sent jobs."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from django.db.models import Count, Max, QuerySet
 from django.utils import timezone
 
 from jobs_admin.core import query as language
+from jobs_admin.core.figures import dated
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
-from jobs_admin.core.time_text import dated
 from jobs_admin.db.authorizing import refuse
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
-from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
-from jobs_admin.replays import approval, controlling, freezing, messages, outcomes, rights, target
+from jobs_admin.replays import controlling, freezing, messages, outcomes, rights, target
 from jobs_admin.replays.obstacles import LEFT_OUT
 from jobs_admin.replays.options import ACCEPTABLE, Options, refuse_unfit
-from jobs_admin.replays.previewing import Preview, build_preview, parse_pace
+from jobs_admin.replays.previewing import Preview, build_preview, explain_nothing, parse_pace
 from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.rights import wrong_state
 from jobs_admin.replays.target import Target
 
-_CHANGED_TOO_MUCH = 0.01  # of what the preview showed
-_DRAFTED_WITHIN = timedelta(seconds=30)  # from the moment that relative times were pinned at until the row was written
+_CHANGED_TOO_MUCH = 0.01  # share of the previewed jobs
+_DRAFTED_WITHIN = timedelta(seconds=30)  # from pinning relative times to writing the row
 
 
 def draft(viewer: Viewer, **request: Any) -> Replay:
-    """Create a replay that is not started. Every replay passes here. `request`: see `_create_draft`."""
+    """Create a replay that is not started. Every replay is created here. `request`: see `_create_draft`."""
     return _create_draft(viewer, **request)[0]
 
 
@@ -50,18 +50,18 @@ def _create_draft(
     idempotency_key: str | None = None,
     now: datetime | None = None,
 ) -> tuple[Replay, Readiness | None]:
-    """Return a draft and the readiness its preview counted by; None if the draft was made before. Raises Refused.
+    """Return a draft and the readiness that its preview used; None for a draft that existed before. Raises Refused.
 
     `snapshot` (of a preview) fixes the target to the jobs in that preview. `edit` replaces the arguments of one job:
-    {"args": […], "kwargs": {…}}. The same idempotency key again returns the replay made before.
+    {"args": […], "kwargs": {…}}. A repeated idempotency key returns the existing replay.
     """
-    # In one function: the order in which a request is refused is part of the API.
+    # In one function: the order of refusals is part of the API.
     now = now or timezone.now()
     scope = target.build_target(query, selection, now)
-    # Read only where it is refused.
+    # Read only to refuse.
     sources = Failure.objects.filter(pk__in=scope.selection).order_by().values_list("source", flat=True).distinct()
     rights.must_write(viewer, "replay.draft", sources=sources)
-    read = parse_pace(pace)  # what cannot be is refused before anything is looked at
+    read = parse_pace(pace)  # an invalid pace is refused before anything is read
     requested_pace = None if pace in (None, {}) else read.as_dict()
     request = _Request(query, scope, options, edit, requested_pace)
     if idempotency_key and (made := _find_by_key(viewer, idempotency_key, request)):
@@ -74,7 +74,7 @@ def _create_draft(
     highest = target.highest_failure() if max_id is None else max_id
     seen = build_preview(viewer, scope, pace, highest, now, options, light=True)
     if not seen.replayable:
-        raise _nothing_to_replay(viewer, scope, seen, now)
+        raise _nothing_to_replay(scope, seen)
     _refuse_other_request(snapshot, seen)
     if seen.replayable > 1 and not reason:
         raise Refused("reason_required", "A replay of more than one job needs a reason.", field="reason")
@@ -121,7 +121,7 @@ def _create_draft(
                 | ({_REQUESTED_PACE: request.pace} if idempotency_key else {}),
             )
     except IntegrityError:
-        # The same request twice at the same moment: the other one made it.
+        # A concurrent identical request created it.
         if idempotency_key and (made := _find_by_key(viewer, idempotency_key, request)):
             return made, None
         raise
@@ -130,13 +130,13 @@ def _create_draft(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Content of a request that must be equal in a second one with the same key."""
+    """Content of a request, which must be equal in a repeated request with the same key."""
 
     query: str
     scope: Target
     options: Options
     edit: dict[str, Any] | None
-    pace: dict[str, Any] | None  # None: the default, whatever that is for so many jobs
+    pace: dict[str, Any] | None  # None: the default for that many jobs
 
     def is_of(self, made: Replay) -> bool:
         pinned, request = language.parse(made.query), language.parse("" if made.selection else self.query)
@@ -149,19 +149,17 @@ class _Request:
         )
 
     def _are_options_of(self, made: Replay) -> bool:
-        """Return whether the options are equal, without the prognosis of groups, which may have changed and was not
-        requested.
-        """
+        """Return whether the options are equal, ignoring predicted groups, which may have changed."""
         theirs = Options.from_replay(made)
         if self.options.without_groups is None:
             theirs = replace(theirs, without_groups=None)
         return self.options == theirs
 
     def _is_pace_of(self, made: Replay) -> bool:
-        """Return whether the pace is the requested one, as the audit of its draft has it.
+        """Return whether the pace is the requested one, according to the audit of the draft.
 
-        The replay's own pace has a number for each open value, and may have been changed. A draft by an older version
-        has no requested pace in its audit.
+        The replay's own pace has a number for each open value, and may have been changed. The audit of a draft by an
+        older version has no requested pace.
         """
         drafted = AuditEvent.objects.filter(object=f"replay:{made.pk}", act="replay.draft", allowed=True).first()
         text = drafted.after if drafted is not None and drafted.after else {}
@@ -185,18 +183,13 @@ def _find_by_key(viewer: Viewer, key: str, request: _Request) -> Replay | None:
     return made
 
 
-def _nothing_to_replay(viewer: Viewer, scope: Target, seen: Preview, now: datetime) -> Refused:
+def _nothing_to_replay(scope: Target, seen: Preview) -> Refused:
     if seen.matched and (opened := _open_item_refusal(scope.selection)):
         return opened
-    if not seen.matched:
-        which = " that you may replay" if scope.within(viewer, now, VIEWER).exists() else ""
-        return Refused("nothing_to_replay", f"Nothing matches{which}. Nothing was changed.")
     reasons = (
         (f"{row['count']:,} " if seen.matched > 1 else "") + row["reason"].rstrip(".") for row in seen.blocked[:3]
     )
-    why = "; ".join(reasons)
-    none = "It cannot" if seen.matched == 1 else f"None of the {seen.matched:,} can"
-    text = f"{none} be replayed now: {why}. Nothing was changed."
+    text = f"{explain_nothing(seen, '; '.join(reasons))} Nothing was changed."
     if any(row["code"] == LEFT_OUT for row in seen.blocked):
         text += " Name the groups to exclude (without_groups); an empty list sends all."
     accept = [row["accept"] for row in seen.blocked if row.get("accept")]
@@ -222,7 +215,7 @@ def _open_item_refusal(selection: Sequence[int]) -> Refused | None:
 def launch(viewer: Viewer, **request: Any) -> Replay:
     """Draft and start in one act; `request`: arguments of `draft`. Raises Refused, and then leaves no new draft.
 
-    A draft made before with the same idempotency key is started, and remains if its start is refused.
+    An existing draft with the same idempotency key is started, and remains if its start is refused.
     """
     key = request.get("idempotency_key")
     before = set(Replay.objects.filter(idempotency_key=key).values_list("pk", flat=True)) if key else set()
@@ -241,9 +234,9 @@ def launch(viewer: Viewer, **request: Any) -> Replay:
 
 
 def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay:
-    """Freeze the jobs, and send them or wait for a second person. Raises Refused; then it remains a draft.
+    """Freeze the jobs, then send them or wait for approval. Raises Refused; the replay then remains a draft.
 
-    A replay made with an idempotency key and started already is returned unchanged: `draft` returned it for the key.
+    A replay that `draft` returned for its idempotency key and that has started is returned unchanged.
     """
     return _start_once(viewer, replay, now or timezone.now(), None)
 
@@ -252,7 +245,7 @@ def _start_once(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness 
     try:
         _start(viewer, replay, now, ready)
     except Refused:
-        # The same request twice at the same moment: the other one started it.
+        # A concurrent identical request started it.
         if not _is_started_by_key(viewer, replay):
             raise
     replay.refresh_from_db()
@@ -263,15 +256,15 @@ def _start(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | Non
     rights.must_act(viewer, replay, "replay.start")
     if not Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).exists():
         raise wrong_state(replay, "started")
-    replay = copy(replay)  # what is noted on it here becomes true only if it starts
+    replay = copy(replay)  # changes to this copy take effect only if the start succeeds
     replay.highest_item = ReplayItem.objects.aggregate(Max("pk"))["pk__max"] or 0
-    # Chosen before: inside, it would hold up all others who write.
+    # Chosen before the transaction, which would otherwise block all other writers.
     choice = _choose_jobs(viewer, replay, now, ready)
     try:
         with transaction.atomic():
             _begin(viewer, replay, choice, now)
     except IntegrityError as error:
-        # PostgreSQL looks at the end whether what was frozen is still there: a prune was in between.
+        # PostgreSQL checks foreign keys at commit: frozen jobs were pruned meanwhile.
         raise Refused(
             "changed", "Some of these jobs were just pruned. Nothing was started. Start the replay again."
         ) from error
@@ -289,13 +282,14 @@ class _Choice:
 
     frozen: freezing.Frozen
     first: list[freezing.Place]
-    taken: dict[tuple[int, str], int]  # (replay, its actor) -> how many of the draft's jobs it took before this start
-    needs_approval: str  # why; empty where it needs none
+    taken: dict[tuple[int, str], int]  # (replay, its actor) -> number of the draft's jobs it took before this start
+    needs_approval: str  # the reason; empty if no approval is needed
 
 
 def _choose_jobs(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | None) -> _Choice:
-    """Return the jobs to freeze. `ready`: of the draft, if this start follows it in one act; its statements still run
-    now.
+    """Return the jobs to freeze.
+
+    `ready`: of the draft, if this start follows it in one act; its statements run again now.
     """
     scope = Target(replay.query, tuple(replay.selection))
     inside = scope.within(viewer, now).filter(pk__lte=replay.scope_max_id)
@@ -307,14 +301,12 @@ def _choose_jobs(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness
         raise _nothing_left(scope)
     _refuse_if_changed(replay, frozen.total)
     refuse_unfit(Options.from_replay(replay), frozen.sources, replay.pace.get("priority"))
-    outcomes.refuse_blind_pace(
-        parse_pace(replay.pace), frozen.sources
-    )  # its pace may have been changed since the draft
+    outcomes.refuse_blind_pace(parse_pace(replay.pace), frozen.sources)  # the pace may have changed since the draft
     return _Choice(
         frozen,
         freezing.build_places(replay, frozen.first, 1),
         _count_taken_since_draft(replay, inside, frozen.total),
-        approval.approval_reason(ready.rows(), frozen.total),
+        rights.approval_reason(ready.rows(), frozen.total),
     )
 
 
@@ -333,7 +325,7 @@ def _count_taken_since_draft(replay: Replay, inside: QuerySet[Failure], total: i
     counted = theirs.order_by().values_list("replay", "replay__actor").annotate(n=Count("pk")).order_by("-n")
     found: dict[tuple[int, str], int] = {}
     for pk, actor, count in counted:
-        # No more than are missing: what they take from now on is told when ours are laid out.
+        # At most the missing jobs; jobs taken from now on are reported when the items are created.
         if taken := min(count, missing):
             found[pk, actor] = taken
         missing -= taken
@@ -345,7 +337,7 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
     replay.started_at, replay.total = now, frozen.total
     waits = {"state": ReplayState.AWAITING_APPROVAL, "state_since": now, "approval_because": needs_approval}
     columns = waits if needs_approval else controlling.start_columns(replay, now)
-    # At the pace that the jobs were chosen for: their keys and their order come from it.
+    # With the pace that the jobs were chosen for: it determines their keys and their order.
     begun = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT, pace=replay.pace).update(
         **columns,
         started_at=now,
@@ -361,7 +353,7 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
             raise Refused("changed", "The pace was just changed. Nothing was started. Start the replay again.")
         raise wrong_state(replay, "started")
     total = frozen.total
-    # Nobody's jobs are held while it waits for a second person: then nothing is laid out.
+    # A replay that waits for approval takes no jobs, so it has no items.
     freezing.write_batches(replay, frozen, with_first=bool(needs_approval))
     if not needs_approval:
         total -= len(choice.first) - freezing.insert_items(replay, choice.first)
@@ -381,7 +373,7 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
 
 
 def _nothing_left(scope: Target) -> Refused:
-    """Return the refusal of a draft whose jobs have all been taken, recovered or discarded meanwhile."""
+    """Return the refusal of a draft whose jobs have all been taken, recovered or discarded."""
     return _open_item_refusal(scope.selection) or Refused(
         "nothing_to_replay",
         "Nothing is left to replay: all jobs were claimed, recovered or discarded in the meantime. Nothing was changed.",
@@ -402,7 +394,7 @@ def _refuse_if_changed(replay: Replay, total: int) -> None:
 
 
 def _refuse_other_request(snapshot: str, seen: Preview) -> None:
-    """Raise Refused if this start requests something else than its preview."""
+    """Raise Refused if this start requests something other than its preview."""
     if snapshot.count(".") < 4:
         return
     _, _, count, _, digest = snapshot.split(".")
@@ -429,15 +421,15 @@ def _refuse_other_request(snapshot: str, seen: Preview) -> None:
 def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | None = None) -> Replay:
     """Approve as the second person: exactly the frozen jobs are sent. Raises Refused.
 
-    See `approval.approver_refusal` for who can approve.
+    `approval.approver_refusal` decides who can approve.
     """
     now = now or timezone.now()
     sources = rights.must_act(viewer, replay, "replay.approve")
-    if why := approval.approver_refusal(viewer, replay, sources):
+    if why := rights.approver_refusal(viewer, replay, sources):
         refused = Refused("forbidden", f"{why} Nothing was changed.")
         refuse(viewer, "replay.approve", f"replay:{replay.pk}", refused, sources)
     with transaction.atomic():
-        # Read anew: who started it may have changed its pace since.
+        # Read again: the person who started it may have changed its pace since.
         begins = controlling.start_columns(Replay.objects.select_for_update(no_key=True).get(pk=replay.pk), now)
         approved = Replay.objects.filter(pk=replay.pk, state=ReplayState.AWAITING_APPROVAL).update(
             **begins,

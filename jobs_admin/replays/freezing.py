@@ -1,8 +1,8 @@
-"""Frozen jobs: what a start takes, in the order of sending, and the step of `watch` that creates items from it.
+"""Frozen jobs, in the order of sending, and the step of `watch` that creates items from them.
 
-The choice is read outside of any write lock and written as a few hundred rows: a start of a million jobs blocks no
-other writer. A batch is deleted and its items are created in the same short transaction: a crash in between changes
-nothing, and of two processes that take the same batch one finds it gone.
+The jobs are chosen outside any write lock and stored as a few hundred rows, so that the start of a million jobs blocks
+no other writer. One short transaction deletes a batch and creates its items: a crash changes nothing, and of two
+processes that read the same batch only one can delete it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from jobs_admin.db import turns
 from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.replay import OPEN_ITEM, SENDING, ItemState, ReplayState
 
-FIRST = 200  # jobs of the first batch, which the start itself lays out
-_SAMPLED = 4_000  # jobs whose groups are looked up: reading one of each row is what it costs
-BATCH = 1_000  # of the others: what one short transaction lays out
+FIRST = 200  # jobs of the first batch, whose items the start itself creates
+_SAMPLED = 4_000  # jobs whose groups are looked up: each costs reading its row
+BATCH = 1_000  # jobs of each other batch, whose items one short transaction creates
 
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    first: list[int]  # ids of failures
-    rest: list[tuple[int, bytes]]  # (how many, their ids packed)
+    first: list[int]  # failure ids
+    rest: list[tuple[int, bytes]]  # (number, packed ids)
     by_source: dict[str, int]
     total: int
 
@@ -53,11 +53,11 @@ GroupsOf = Callable[[Sequence[int]], Mapping[int, int | None]]
 
 
 def freeze(ready: Iterable[tuple[int, str, str]], shuffle: str = "", groups_of: GroupsOf | None = None) -> Frozen:
-    """Freeze all of these failures, (id, tenant, source) each, lowest id first, in the order of sending.
+    """Freeze all these failures, (id, tenant, source) each, lowest id first, in the order of sending.
 
-    The first of each tenant, then the second of each, and so on, oldest first; with a seed in `shuffle`, in a random
-    order instead of by age. Takes some 50 bytes of memory a job. `FIRST` jobs drawn over the groups (`groups_of`) come
-    before all others: one of each group, those of the largest first, then by their shares.
+    The order is: the first job of each tenant, then the second of each, and so on, oldest first, or in random order
+    with a seed in `shuffle`. The `FIRST` jobs come before all others and represent the groups (`groups_of`): one job of
+    each group, largest group first, then in proportion to their sizes. Takes some 50 bytes of memory per job.
     """
     ids, tenants, by_source = array("q"), array("l"), Counter[str]()
     numbers: dict[str, int] = {}
@@ -74,7 +74,7 @@ def freeze(ready: Iterable[tuple[int, str, str]], shuffle: str = "", groups_of: 
 
 
 def _draw_first(order: list[int], groups_of: GroupsOf) -> list[int]:
-    """Look up groups only for a sample of jobs spread evenly over all, which suffices for their shares."""
+    """Look up the groups of a sample of jobs spread evenly over all, which suffices to estimate their shares."""
     step = max(1, len(order) // _SAMPLED)
     sample = order[::step]
     group_of = groups_of(sample)
@@ -85,7 +85,7 @@ def _draw_first(order: list[int], groups_of: GroupsOf) -> list[int]:
         return order
     largest = sorted(members.values(), key=len, reverse=True)
     drawn = [mine[0] for mine in largest[:FIRST]]
-    # Of each group evenly over the rest: the second of two after half of it.
+    # The jobs of each group are spread evenly over the rest: of two, the second comes after half of it.
     rest = sorted(((n + 0.5) / len(mine), pk) for mine in largest for n, pk in enumerate(mine[1:]))
     drawn += [pk for _, pk in rest[: FIRST - len(drawn)]]
     gone = set(drawn)
@@ -119,7 +119,7 @@ def write_batches(replay: Replay, frozen: Frozen, *, with_first: bool) -> None:
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
-    """Pack each id as its distance from the one before, compressed: two or three bytes."""
+    """Pack each id as its difference from the previous one, compressed: two or three bytes."""
     distances = array("q", map(sub, ids, [0, *ids[:-1]]))
     if sys.byteorder == "big":
         distances.byteswap()
@@ -135,14 +135,14 @@ def unpack_ids(batch: FrozenBatch) -> list[int]:
 
 log = logging.getLogger(__name__)
 
-# Those whose frozen jobs are theirs. One that waits for a second person holds nobody's.
+# States in which frozen jobs belong to the replay. One that awaits approval has none.
 BEGUN = (*SENDING, ReplayState.WAITING, ReplayState.HELD, ReplayState.PAUSED)
-TAKEN = "taken"  # the code of the rows that laying out adds to `Replay.blocked`
+TAKEN = "taken"  # code of the rows that creating items adds to `Replay.blocked`
 
 _CANNOT = "Items of some of its jobs cannot be created"
 
 _LONGEST_KEY = 64
-# Placeholders for a value: jobs that have one are not known to be of one customer.
+# Placeholders for a value: jobs that show one may belong to different customers.
 _NO_KEYS = (PLACEHOLDER, TOO_DEEP, "… (cut")
 
 
@@ -152,7 +152,7 @@ def is_due() -> bool:
 
 
 def create_items() -> bool:
-    """Create the items of one batch of each replay that has some. Return True if there was one."""
+    """Create the items of one batch of each replay that has batches. Return True if there was one."""
     frozen = FrozenBatch.objects.filter(replay__state__in=BEGUN).order_by()
     busy = False
     for pk in sorted(frozen.values_list("replay", flat=True).distinct()):
@@ -165,12 +165,15 @@ def create_items() -> bool:
 
 
 def _create_or_report(batch: FrozenBatch) -> bool:
-    """Return whether the items were created. A replay that fails does not stop the others: its page shows the reason."""
+    """Return whether the items were created.
+
+    A replay that fails does not stop the others: its page shows the reason.
+    """
     replay = batch.replay
     try:
         _create_batch_items(batch)
     except (OperationalError, InterfaceError):
-        raise  # the database, and no one's fault
+        raise  # a database failure, not a fault of this replay
     except Exception as error:
         log.exception(
             "replay #%s: items of jobs %d to %d cannot be created",
@@ -194,7 +197,7 @@ def _write_reason(replay: Replay, why: str) -> None:
 
 
 def create_first_items(replay: Replay) -> None:
-    """Create the items of the next batch of this replay, so that its first job goes at once."""
+    """Create the items of this replay's next batch, so that its first job is sent immediately."""
     batch = FrozenBatch.objects.filter(replay=replay).select_related("replay").order_by("first_n").first()
     if batch is not None:
         _create_batch_items(batch)
@@ -205,15 +208,17 @@ def _create_batch_items(batch: FrozenBatch) -> None:
     this = Replay.objects.filter(pk=batch.replay_id)
     try:
         with turns.turn(), transaction.atomic():
-            # Locked first: a cancel either came before, and is seen here, or finds what was laid out.
+            # Locked first: an earlier cancel is seen here, a later one sees the created items.
             if not this.select_for_update().filter(state__in=BEGUN).only("pk"):
                 return
-            # As it was read: jobs may have been left out of it meanwhile, and then the next round reads it again.
+            # Only if unchanged since it was read: jobs may have been excluded meanwhile. The next round then reads it
+            # again.
             if not FrozenBatch.objects.filter(pk=batch.pk, count=batch.count).delete()[0]:
                 return
             insert_items(batch.replay, created)
     except IntegrityError:
-        # PostgreSQL looks at the end whether each is still there: a prune was in between. The next round knows.
+        # PostgreSQL checks foreign keys at commit: a failure was pruned meanwhile. The next round no longer includes
+        # it.
         return
 
 
@@ -223,7 +228,7 @@ class Place:
 
     n: int
     failure: int
-    key: str  # what `per_key` of the pace counts it under
+    key: str  # key that `per_key` of the pace counts
 
 
 def build_places(replay: Replay, ids: Sequence[int], first_n: int) -> list[Place]:
@@ -232,10 +237,10 @@ def build_places(replay: Replay, ids: Sequence[int], first_n: int) -> list[Place
 
 
 def insert_items(replay: Replay, wanted: Sequence[Place]) -> int:
-    """Create items at these places and return how many were free. In the caller's transaction, which locks the replay.
+    """Create items at these places and return how many jobs were free. The caller's transaction locks the replay.
 
-    A job that another replay took since this start is excluded: that replay still has it, or has sent it. `taken`
-    counts those jobs, and `blocked` has the replay that took them.
+    A job that another replay has taken since this start is excluded: that replay still has it, or has sent it. `taken`
+    counts those jobs, and `blocked` names the replay that took them.
     """
     created = _insert_rows(replay, wanted)
     if missing := [one.failure for one in wanted if one.failure not in created]:
@@ -250,12 +255,12 @@ def _insert_rows(replay: Replay, wanted: Sequence[Place]) -> set[int]:
         cursor.execute(
             f"INSERT INTO {table} (replay_id, n, failure_id, run, state, job_id, key, claim_epoch, outcome) "
             f"SELECT {replay.pk}, v.column1, f.id, f.run + 1, 'planned', '', v.column3, '', '' "
-            # CROSS JOIN: SQLite goes through the few places, not through all failures.
+            # CROSS JOIN makes SQLite scan the few places, not all failures.
             f"FROM (VALUES {rows}) AS v CROSS JOIN {failures} AS f "
             f"WHERE f.id = v.column2 AND NOT EXISTS (SELECT 1 FROM {table} AS o "
             f"WHERE o.failure_id = f.id AND o.id > {replay.highest_item} AND o.replay_id <> {replay.pk} "
-            "AND o.sent_at IS NOT NULL AND o.state <> 'cancelled') "  # what was taken back has not run
-            # The same order in every transaction: two that insert crosswise would wait for each other for ever.
+            "AND o.sent_at IS NOT NULL AND o.state <> 'cancelled') "  # a recalled job has not run
+            # The same order in every transaction: otherwise concurrent inserts could deadlock.
             "ORDER BY f.id ON CONFLICT DO NOTHING RETURNING failure_id",
             [one.key for one in wanted],
         )
@@ -279,7 +284,7 @@ def _record_missing(replay: Replay, missing: Sequence[int]) -> None:
 
 
 def taken_rows(counts: Mapping[tuple[int, str], int]) -> list[dict[str, Any]]:
-    """Return rows of `Replay.blocked`, from how many each (replay, its actor) has taken."""
+    """Return rows of `Replay.blocked` from the number of jobs that each (replay, its actor) has taken."""
     return [
         {"code": TAKEN, "reason": f"claimed by replay #{pk} of {actor} in the meantime", "count": count, "replay": pk}
         for (pk, actor), count in counts.items()
@@ -287,7 +292,7 @@ def taken_rows(counts: Mapping[tuple[int, str], int]) -> list[dict[str, Any]]:
 
 
 def merge_blocked(before: Sequence[dict[str, Any]], added: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of `before` and `added` with one row for each reason."""
+    """Return the rows of `before` and `added`, merged to one row per reason."""
     rows = {(row.get("code"), row["reason"]): dict(row) for row in before}
     for row in added:
         known = rows.setdefault((row["code"], row["reason"]), row | {"count": 0})
@@ -296,7 +301,7 @@ def merge_blocked(before: Sequence[dict[str, Any]], added: Sequence[dict[str, An
 
 
 def _read_keys(replay: Replay, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
-    """Yield (failure, key) of those that have one."""
+    """Yield (failure, key) for each failure that has a key."""
     path = (replay.pace.get("per_key") or {}).get("key", "")
     if not path:
         return
@@ -316,10 +321,10 @@ def _parse_arguments(text: str) -> Any:
 
 
 def _key_of_value(value: Any) -> str:
-    """Return the key that a value is counted under; empty for none, for a list or object, and for a hidden value."""
+    """Return the key under which a value is counted; empty for null, a list, an object or a hidden value."""
     if not isinstance(value, str | int | float) or value == "":
         return ""
-    # No column takes a NUL or half a character: one such job would stop all laying out.
+    # Text columns accept neither NUL nor lone surrogates: one such job would stop the creation of all items.
     text = representable(value) if isinstance(value, str) else json.dumps(value)
     if any(mark in text for mark in _NO_KEYS):
         return ""

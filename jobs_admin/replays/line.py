@@ -1,8 +1,8 @@
-"""Sending on time: a thread that prepares messages while the bucket fills, and puts them on their queues.
+"""Sending on time: a thread builds messages while the token bucket fills, and sends them to their queues.
 
-It uses no table, so that neither a slow transaction nor a busy disk delays a job; its results are recorded afterwards.
-Messages are decrypted in a process beside it. The line never waits for that one: on a busy machine the other process
-may not run for as long as a hundred jobs take.
+It reads and writes no table, so that neither a slow transaction nor a busy disk delays a job; its results are recorded
+afterwards. Another process decrypts messages ahead. The thread never waits for that process, which on a busy machine
+may not be scheduled for as long as a hundred jobs take.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from jobs_admin.sources.base import OutgoingMessage, SourceError, SourceRefused
 log = logging.getLogger(__name__)
 
 _DECRYPTED_AT_ONCE = 400  # some 7 ms
-_DECRYPTED_BYTES = 700_000  # so that no question waits for the other process to read it
-_DECRYPT_AHEAD_FROM = 1_000  # claimed jobs that wait: the process costs what opening some thousand here does
+_DECRYPTED_BYTES = 700_000  # so that no request waits for the other process to read it
+_DECRYPT_AHEAD_FROM = 1_000  # waiting claimed jobs: below that, starting the process costs as much as decrypting here
 
 
 class DecryptAhead:
-    """Decryption in another process. The line decrypts what this does not: only speed depends on it."""
+    """Decryption in another process. Affects only speed: the line decrypts what this class does not."""
 
     def __init__(self) -> None:
         self._opener: Opener | None = None
         self._requested: list[Claimed] = []
-        self._is_requested = True  # with a process that begins
+        self._is_requested = True  # the start of the process counts as a request
         self._is_ended = False
 
     def open(self, coming: Iterable[Claimed], waiting: int) -> None:
-        """Store finished results, and request more: some of `coming`. `waiting`: the number of jobs."""
+        """Store finished results and request decryption of some of `coming`. `waiting`: number of waiting jobs."""
         if self._is_ended:
             return
         try:
@@ -58,7 +58,7 @@ class DecryptAhead:
 
     def _take(self, opener: Opener) -> None:
         for item, raw in zip(self._requested, opener.answer(), strict=True):
-            # Without a body: the line was faster.
+            # No body: the line has already decrypted it.
             if raw is not None and item.body:
                 item.body, item.is_open = raw, True
         self._requested, self._is_requested = [], False
@@ -79,42 +79,42 @@ def _choose_encrypted(coming: Iterable[Claimed]) -> list[Claimed]:
     return some[:_DECRYPTED_AT_ONCE]
 
 
-_AT_ONCE = 500  # messages in one call
-_READY = 1_000  # messages that are built before they are due
-_MADE_AT_ONCE = 100  # between two readings of the clock: a millisecond or two
-_OPENED_HERE, _DECRYPTED_AHEAD = 200, 800  # what the process beside the line is given to decrypt stands behind those
-_NEWS = 1_000  # sent messages that are worth recording at once
-# At high rates some jobs go at a time rather than one call for each. The bucket forgives three times as much.
+_AT_ONCE = 500  # messages per call
+_READY = 1_000  # messages built before they are due
+_MADE_AT_ONCE = 100  # messages built between two readings of the clock: takes a millisecond or two
+_OPENED_HERE, _DECRYPTED_AHEAD = 200, 800  # the items after the first 200 go to the other process
+_NEWS = 1_000  # sent messages worth recording immediately
+# At high rates, several jobs per call instead of one. The bucket tolerates bursts three times as long.
 _BETWEEN_CALLS_S = 0.008
 
-_RECALLED = "taken back: the replay was cancelled, or the job excluded, before it went"
+_RECALLED = "withdrawn: the replay was cancelled, or the job excluded, before it was sent"
 
 
 @dataclass(slots=True)
 class Ended:
-    """Results of items since the line was last collected."""
+    """Results of items since they were last collected."""
 
     sent: list[Claimed] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)  # item id -> why it never goes
+    refused: dict[int, str] = field(default_factory=dict)  # item id -> why it can never be sent
     unsent: list[Claimed] = field(default_factory=list)
-    unknown: list[Claimed] = field(default_factory=list)  # only the source's ledger can tell
-    failed: dict[str, str] = field(default_factory=dict)  # source -> what it said last
+    unknown: list[Claimed] = field(default_factory=list)  # only the source's ledger has the outcome
+    failed: dict[str, str] = field(default_factory=dict)  # source -> its last error message
 
 
 class Line(threading.Thread):
-    """The jobs of one replay being sent. All methods but `run` may be called from other threads."""
+    """The thread that sends one replay's jobs. All methods but `run` may be called from other threads."""
 
     def __init__(self, key: str, writer: Writer, bucket: Bucket, notify: Callable[[], None]) -> None:
-        """Prepare a line for the replay with this key; `notify` is called when there is something to collect."""
+        """Prepare a line for the replay with this key; `notify` is called when there are results to collect."""
         super().__init__(name=f"line-{key[:8]}", daemon=True)
-        self.bucket = bucket  # to be touched under the lock
+        self.bucket = bucket  # requires the lock
         self.lock = threading.Condition()
-        self.error: BaseException | None = None  # what ended the thread against its will
+        self.error: BaseException | None = None  # the unexpected error that ended the thread
         self._key = key
         self._writer = writer
         self._notify = notify
         self._rates: KeyRates | None = None
-        self._until = 0.0  # by the monotonic clock, as the next one
+        self._until = 0.0  # by the monotonic clock, like the next one
         self._next_call = 0.0
         self._has_begun = False
         self._claimed: deque[Claimed] = deque()
@@ -130,7 +130,7 @@ class Line(threading.Thread):
         return len(self._claimed) + len(self._ready)
 
     def enqueue(self, items: Sequence[Claimed], rates: KeyRates | None) -> None:
-        """Send these when they are due, and not faster than `rates` for their keys."""
+        """Send these items when they are due, within the `rates` of their keys."""
         with self.lock:
             self._rates = rates
             self._claimed.extend(items)
@@ -143,7 +143,7 @@ class Line(threading.Thread):
             self.lock.notify()
 
     def close(self) -> None:
-        """Send nothing more. Untried items are returned unsent; a call in progress ends first."""
+        """Stop sending. Untried items are returned unsent; a call in progress finishes first."""
         with self.lock:
             self._is_closed = True
             self._give_back(lambda _: True)
@@ -158,7 +158,7 @@ class Line(threading.Thread):
         try:
             while not self._is_closed:
                 self._turn()
-        except BaseException as error:  # reported by the sender; the claims remain
+        except BaseException as error:  # the sender reports it; the claims remain
             self.error = error
             with self.lock:
                 self._ended.unknown += [item for item, _ in self._trying]
@@ -181,7 +181,7 @@ class Line(threading.Thread):
             self._make_ready()
 
     def _wait(self, now: float) -> float | None:
-        """Return the seconds until something can be done; None until a caller notifies."""
+        """Return the seconds until there is work; None to wait until notified."""
         if not self._ready or now > self._until:
             return None
         wait = self.bucket.wait(now)
@@ -196,7 +196,7 @@ class Line(threading.Thread):
         if not self._ready or now > self._until or now < self._next_call:
             return []
         if not self._has_begun:
-            # What the bucket allowed while the first messages were built would go in one burst.
+            # Without this, tokens collected while the first messages were built would be spent in one burst.
             self.bucket.change(self.bucket.rate, now)
             self._has_begun = True
         if self._rates:
@@ -222,7 +222,7 @@ class Line(threading.Thread):
     def _make_ready(self) -> None:
         with self.lock:
             items = [self._claimed.popleft() for _ in range(min(_MADE_AT_ONCE, len(self._claimed)))]
-            # Not the very next ones, which are opened here before an answer can be there.
+            # Skip the next few items, which are decrypted here before an answer could arrive.
             coming = list(islice(self._claimed, _OPENED_HERE, _OPENED_HERE + _DECRYPTED_AHEAD))
             waiting = len(self._claimed)
         self._ahead.open(coming, waiting)
@@ -251,7 +251,8 @@ class Line(threading.Thread):
             try:
                 self._send_to(source, mine, begun)
             except SourceError as error:
-                # Whether they went is not known: their claims stand, and the ledger is asked when it answers again.
+                # Whether these were sent is unknown: their claims remain, and the ledger is queried when it answers
+                # again.
                 with self.lock:
                     self._ended.unknown += [item for item, _ in mine.values()]
                     self._ended.failed[source] = str(error)
@@ -260,14 +261,17 @@ class Line(threading.Thread):
             self._trying = []
             ended = time.monotonic()
             self._next_call = ended + _BETWEEN_CALLS_S
-            # A busy machine may have held us up anywhere since they were taken.
+            # A busy machine may have suspended this thread at any point since the tokens were taken.
             self.bucket.delayed(ended - begun)
             is_news = len(self._ended.sent) >= _NEWS or not self.pending or bool(self._ended.failed)
         if is_news:
             self._notify()
 
     def _send_to(self, source: str, mine: dict[int, tuple[Claimed, OutgoingMessage]], at: float) -> None:
-        """Empty `mine` as the results become known. Raises SourceError with the items left whose result is unknown."""
+        """Remove items from `mine` as their results become known.
+
+        Raises SourceError, leaving items with unknown results.
+        """
         while mine:
             try:
                 answers = config.adapter(source).send(self._key, [message for _, message in mine.values()])

@@ -1,4 +1,4 @@
-"""Outgoing messages of items: the captured bytes with edited or patched arguments."""
+"""Outgoing messages of items: the captured bytes, with edited or patched arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs_admin.core import arguments
 from jobs_admin.core.arguments import merge_patch
 from jobs_admin.core.priority import number
 from jobs_admin.core.refused import Refused
-from jobs_admin.db.priorities import scale_of
+from jobs_admin.db.abilities import scale_of
 from jobs_admin.failures.contents import opened
 from jobs_admin.fleet.signatures import Signatures, signatures
 from jobs_admin.models import Failure, Payload, Replay
@@ -23,26 +23,26 @@ _UNKNOWN = Signatures()
 
 
 class Writer:
-    """Builder of the messages of one replay. Reads no table, so that it may run beside code that does."""
+    """Builder of the messages of one replay. Reads no table, so that it can run beside code that does."""
 
     def __init__(self, replay: Replay) -> None:
         self._key = replay.key
         key = replay.key
-        # A UUID of version 8 (RFC 9562) with the item's place at its end: ids of one replay stand side by side in every
-        # index that they come into, and cost nothing to make.
+        # A UUID of version 8 (RFC 9562) that ends with the item's place: cheap to create, and the ids of one replay are
+        # adjacent in every index.
         self._ids = f"{key[:8]}-{key[8:12]}-8{key[13:16]}-{key[16:20]}-"
         self._edit = replay.edit
         self._patch = replay.patch
         self._attempts = replay.attempts
         self._to_queue = replay.to_queue
         self._same_job_id = replay.same_job_id
-        # Read once, here: a patch changes arguments of many jobs, and an edit was checked when it was drafted.
+        # Read once: a patch changes the arguments of many jobs, and an edit was checked when it was drafted.
         self._signatures = signatures() if replay.patch is not None else _UNKNOWN
         self._in_place = {name for name in config.sources() if _is_in_place(name)}
-        self.priority = replay.pace.get("priority")  # of what is made from now on; a pace may change it
+        self.priority = replay.pace.get("priority")  # of messages built from now on; a new pace may change it
 
     def job_id(self, item: Claimed) -> str:
-        """Return the id of the job in its new run: the same for every try to send the item."""
+        """Return the id of the job in its new run, the same for every attempt to send the item."""
         if self._same_job_id or item.source in self._in_place:
             return item.last_job_id
         return f"{self._ids}{item.n:012x}"
@@ -85,7 +85,7 @@ class Writer:
         return None, None
 
     def _retries(self, item: Claimed) -> int | None:
-        """Return how many retries count as made; None: unchanged."""
+        """Return the number of retries that count as used; None: unchanged."""
         if self._attempts == "reset":
             return 0
         if self._attempts == "kept":
@@ -101,11 +101,11 @@ def _is_in_place(source: str) -> bool:
     try:
         return config.adapter(source).can.in_place
     except SourceRefused:
-        return False  # nothing will be sent there
+        return False  # nothing can be sent there
 
 
 class Shown(Protocol):
-    """A job as displayed: JSON text, redacted and cut to size."""
+    """A job as displayed: JSON text, redacted and truncated."""
 
     @property
     def source(self) -> str: ...
@@ -118,8 +118,9 @@ class Shown(Protocol):
 
 
 def edited_arguments(raw: bytes, shown: Shown, edit: dict[str, Any]) -> tuple[list[Any] | None, dict[str, Any] | None]:
-    """Return the edited arguments. Raises SourceRefused for a message that cannot be edited, Refused for the edit
-    itself.
+    """Return the edited arguments.
+
+    Raises SourceRefused for a message that cannot be edited, Refused for an invalid edit.
     """
     adapter = config.adapter(shown.source)
     real_args, real_kwargs = adapter.arguments(raw)
@@ -136,13 +137,12 @@ def edited_arguments(raw: bytes, shown: Shown, edit: dict[str, Any]) -> tuple[li
 def patched_arguments(
     raw: bytes, source: str, patch: dict[str, Any], task: str = "", takes: Signatures = _UNKNOWN
 ) -> tuple[list[Any] | None, dict[str, Any] | None]:
-    """Return the real arguments after a JSON Merge Patch over {"args": …, "kwargs": …}; None for what it does not
-    change.
+    """Return the real arguments after a JSON Merge Patch to {"args": …, "kwargs": …}; None for an unchanged part.
 
-    Raises SourceRefused for a message that cannot be edited, Refused if the patch leaves no arguments, or none that the
-    task takes.
+    Raises SourceRefused for a message that cannot be edited, Refused if the patch removes all arguments or the task
+    does not accept the result.
     """
-    # What was hidden is not in the real arguments, and none of it comes in by the patch.
+    # The real arguments contain no placeholders, and the patch may not add any.
     arguments.refuse_placeholder(patch, "patch")
     adapter = config.adapter(source)
     real_args, real_kwargs = adapter.arguments(raw)
@@ -165,7 +165,7 @@ def _parse_shown(text: str, name: str) -> Any:
 
 
 def editable_fields(failure: Failure) -> tuple[str, ...]:
-    """Return which of args and kwargs the job has or could have: in some systems jobs have one value only."""
+    """Return which of args and kwargs the job can have: jobs of some systems have a single value."""
     payload = Payload.objects.filter(failure=failure, is_whole=True).order_by("-run").first()
     if payload is None:
         return ("args", "kwargs")
@@ -173,7 +173,7 @@ def editable_fields(failure: Failure) -> tuple[str, ...]:
         adapter, raw = config.adapter(failure.source), opened(payload)
         args, kwargs = adapter.arguments(raw)
     except (KeyError, SourceRefused):
-        return ("args", "kwargs")  # why it cannot be edited is said when it is tried
+        return ("args", "kwargs")  # the attempt to edit it reports why it cannot be edited
     fields = []
     for name, is_there, more in (
         ("args", bool(args), ([None], kwargs)),
@@ -189,7 +189,7 @@ def editable_fields(failure: Failure) -> tuple[str, ...]:
 
 
 def check_edit(scope: Target, edit: dict[str, Any]) -> None:
-    """Try the edit on the real message without keeping the result. Raises Refused beside the field."""
+    """Try the edit on the real message and discard the result. Raises Refused for the field."""
     if not scope.is_one_job:
         raise Refused("bad_edit", "Arguments can be edited for one job at a time.", field="args")
     unknown = set(edit) - {"args", "kwargs"}

@@ -1,4 +1,7 @@
-"""Notices that a replay is held or done, in the transaction of the transition. `jobs_admin.notices` delivers them."""
+"""Notices that a replay is held or done, written in the transaction of the transition.
+
+`jobs_admin.notices` delivers them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _COUNTS = ("total", "planned", "sent", "running", "succeeded", "failed_again", "
 
 
 def notify_hold(replay: Replay, sources: Sequence[str], why: str, n: int) -> None:
-    """Write the notice that a replay is held. `n` numbers the verdicts on it, so that each has one notice."""
+    """Write the notice that a replay is held. `n` numbers its verdicts, so that each has one notice."""
     _write(replay, sources, "replay.held", f"held:{n}", "warning", f"Replay #{replay.pk} is held", why)
 
 
@@ -36,7 +39,7 @@ def _write(
         "by": replay.actor,
         "counts": {name: getattr(replay, name) for name in _COUNTS},
     }
-    # A notice about jobs of several sources is for those who see them all.
+    # A notice about jobs of several sources requires access to all sources.
     source = sources[0] if len(sources) == 1 else EVERY_SOURCE
     notice = Notice(key=f"replay:{replay.pk}:{number}", type=type_, severity=severity, source=source, body=body)
     Notice.objects.bulk_create([notice], ignore_conflicts=True)

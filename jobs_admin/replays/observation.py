@@ -10,29 +10,29 @@ from typing import Any
 
 from django.db.models import Exists, F, OuterRef
 
+from jobs_admin.core.figures import clock
 from jobs_admin.core.pacing import Evidence, Judged
 from jobs_admin.core.text import class_name
-from jobs_admin.core.time_text import clock
 from jobs_admin.models import Attempt, DepthSample, Group, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import ItemState
 from jobs_admin.rights import group_sight
 
-_AT_ONCE = 5_000  # first attempts that are read at once
-_SAMPLED = 500  # items in flight, and as many that go next, by which the present queues are known
-_QUEUES_S = 5.0  # how long they are cached
-_CLOCKS_DIFFER = timedelta(hours=1)  # at most, a worker's from ours
-_FRESH = timedelta(seconds=40)  # an older sample of a queue is out of date
+_AT_ONCE = 5_000  # first attempts per read
+_SAMPLED = 500  # items in flight, and as many due next, that show which queues are in use
+_QUEUES_S = 5.0  # how long the queues are cached
+_CLOCKS_DIFFER = timedelta(hours=1)  # largest difference between a worker's clock and ours
+_FRESH = timedelta(seconds=40)  # an older sample of a queue is stale
 
 Queue = tuple[str, str]  # source, queue
 
 
 @dataclass(frozen=True, slots=True)
 class Staffing:
-    """Workers of the queues of a replay. None: unknown, or not sampled lately."""
+    """Workers of the queues of a replay. None: unknown, or no recent sample."""
 
-    workers: int | None  # guarded ones, of the queue that has the fewest
-    waiting: int | None  # jobs in all of them, whoever sent them
+    workers: int | None  # guarded workers of the queue that has the fewest
+    waiting: int | None  # waiting jobs in all of them, whoever sent them
     deserted: tuple[Queue, ...] = ()  # the queues without a worker
 
 
@@ -40,7 +40,10 @@ UNKNOWN = Staffing(None, None)
 
 
 def count_sent(replay: Replay) -> int:
-    """Return how many of its jobs were actually sent, whatever became of them. `Replay.may_send` is a bound of it."""
+    """Return how many jobs of the replay were actually sent, whatever their outcome.
+
+    `Replay.may_send` is an upper bound.
+    """
     return replay.sent_in_all
 
 
@@ -52,7 +55,7 @@ def read_first_attempts(replay: Replay, after: datetime | None) -> tuple[list[Ju
     names = ("first_at", "sent_at", "first_ok", "first_group", "failure", "run", "failure__group")
     rows = list(found.order_by("first_at").values_list(*names, named=True)[:_AT_ONCE])
     if len(rows) == _AT_ONCE:
-        # Attempts that were reported together are read together.
+        # Attempts reported at the same time are read together.
         rows = [row for row in rows if row.first_at < rows[-1].first_at] or rows
     if not rows:
         return [], after
@@ -78,13 +81,13 @@ def read_first_attempts(replay: Replay, after: datetime | None) -> tuple[list[Ju
 def _read_runtimes(rows: Sequence) -> dict[int, float]:
     runs = {row.failure: row.run for row in rows}
     found = Attempt.objects.filter(failure__in=runs, run__in=set(runs.values()), duration_s__isnull=False)
-    # The highest attempt first, so that the lowest is what remains.
+    # Highest attempt first, so that the lowest overwrites it.
     attempts = found.order_by("-attempt").values_list("failure", "run", "duration_s")
     return {failure: seconds for failure, run, seconds in attempts if runs[failure] == run}
 
 
 def read_groups_before(rows: Sequence) -> dict[int, int | None]:
-    """Return failure -> the group that it died of in the run before."""
+    """Return failure -> the group of its error in the previous run."""
     runs = {row.failure: row.run for row in rows}
     found = Attempt.objects.filter(failure__in=runs).exclude(kind="success")
     attempts = found.order_by("run", "attempt", "pk").values_list("failure", "run", "group")
@@ -93,7 +96,7 @@ def read_groups_before(rows: Sequence) -> dict[int, int | None]:
 
 def find_new_groups(replay: Replay, among: Collection[int]) -> set[int]:
     """Return the groups without an attempt before the replay, by our clock: `first_seen` is by the workers' clocks."""
-    lately = replay.started_at - _CLOCKS_DIFFER  # what came before may have been pruned
+    lately = replay.started_at - _CLOCKS_DIFFER  # earlier attempts may have been pruned
     groups = Group.objects.filter(pk__in=among, first_seen__gte=lately)
     before = Attempt.objects.filter(group=OuterRef("pk"), received_at__lt=replay.started_at)
     return set(groups.filter(~Exists(before)).values_list("pk", flat=True))
@@ -101,7 +104,7 @@ def find_new_groups(replay: Replay, among: Collection[int]) -> set[int]:
 
 @dataclass(slots=True)
 class GroupFailures:
-    """Number of first attempts that failed in a group, and how many of these jobs had died of it before."""
+    """Number of first attempts that failed with a group, and how many of these jobs had died of it before."""
 
     group: int | None
     count: int = 0
@@ -109,7 +112,7 @@ class GroupFailures:
 
 
 def count_recent_failures(replay: Replay, judged: int, since: datetime) -> list[GroupFailures]:
-    """Return the failures by group among the last `judged` first attempts of jobs sent since then, the commonest first."""
+    """Return the failures by group, most frequent first, of the last `judged` first attempts sent after `since`."""
     last = ReplayItem.objects.filter(replay=replay, first_at__isnull=False, sent_at__gte=since).order_by("-first_at")
     rows = last.values_list("first_ok", "first_group", "failure", "run", named=True)[:judged]
     failed = [row for row in rows if not row.first_ok]
@@ -126,7 +129,7 @@ _queues: dict[str, tuple[float, frozenset[Queue]]] = {}
 
 
 def read_queues(replay: Replay) -> frozenset[Queue]:
-    """Return the queues of the jobs in flight and of those that go next."""
+    """Return the queues of the jobs in flight and of the jobs due next."""
     at, known = _queues.get(replay.key, (float("-inf"), frozenset()))
     if time.monotonic() - at < _QUEUES_S:
         return known
@@ -143,7 +146,7 @@ def read_queues(replay: Replay) -> frozenset[Queue]:
 
 
 def read_staffing(of: Collection[Queue], now: datetime) -> Staffing:
-    """Return the staffing by the latest sample of each queue."""
+    """Return the staffing according to the latest sample of each queue."""
     samples = {queue: _latest_sample(*queue, now) for queue in of}
     if not samples or any(sample is None for sample in samples.values()):
         return UNKNOWN
@@ -161,22 +164,22 @@ def _latest_sample(source: str, queue: str, now: datetime) -> DepthSample | None
 
 
 def last_staffed_at(source: str, queue: str) -> datetime | None:
-    """Return when a guarded worker was last seen on the queue; None if never, or if its samples are pruned."""
+    """Return when a guarded worker was last seen on the queue; None if never, or if those samples were pruned."""
     found = DepthSample.objects.filter(source=source, queue=queue, step=10, guarded_workers__gt=0)
     return found.order_by("-at").values_list("at", flat=True).first()
 
 
-_MOST_GROUPS = 5  # that are named
+_MOST_GROUPS = 5  # number of groups named
 
 
 def build_evidence(
     replay: Replay, because: Evidence, deserted: Sequence[Queue], since: datetime, now: datetime
 ) -> tuple[str, dict[str, Any]]:
-    """Return the sentence and the value of `Replay.evidence`; judged are jobs that were sent after `since`.
+    """Return the sentence and the value of `Replay.evidence`, which covers jobs sent after `since`.
 
     The column has the fields of `core.pacing.Evidence` (kind, failed, judged, limit …) and: sentence, at, sent,
     unsettled, planned, succeeded, failed_again, queues (without a worker), groups [{group, fingerprint, title, culprit,
-    count, same, is_new}] of the failed, the commonest first, and others (failed in unnamed groups).
+    count, same, is_new}] of the failed jobs, most frequent first, and others (failed jobs of groups not listed).
     """
     failed = count_recent_failures(replay, because.judged, since) if because.judged else []
     seen = group_sight.viewer_of_sources(replay.by_source)
@@ -213,7 +216,7 @@ def build_evidence(
 
 
 def _group_title(seen: Viewer, because: Evidence) -> str:
-    """Return a short recognisable title: `TimeoutError at shop/pay.py in charge`."""
+    """Return a short recognizable title: `TimeoutError at shop/pay.py in charge`."""
     group = group_sight.read(seen, [because.group]).get(because.group) if because.group else None
     if group is None:
         return ""

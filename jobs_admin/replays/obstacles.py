@@ -1,11 +1,15 @@
-"""Obstacles of a dead job to its replay. Every count of jobs that can go, and every reason why others cannot, is from
-here.
+"""Obstacles to the replay of a dead job.
+
+All counts of replayable jobs and all reasons why others cannot be replayed use them.
 
 Each obstacle is a condition on the row of a failure, so that the database counts and excludes by the same condition.
-Obstacles without a job at the moment are omitted. Messages that cannot be decrypted are estimated by samples: keys
-change seldom, and one is lost at one moment. Some messages, evenly over the ids, are decrypted; between one that opens
-and one that does not, the border is found by bisection, and all between two that do not open counts as unopenable. If
-that is wrong for a job, its preview is; the sender decrypts each before it goes, and reports the one that it cannot.
+Obstacles that currently apply to no job are omitted.
+
+Messages that cannot be decrypted are estimated by sampling, because keys change seldom and a key is lost at one point
+in time. Some messages, spread evenly over the ids, are decrypted; the border between a readable and an unreadable one
+is found by bisection, and all messages between two unreadable ones count as unreadable. If this is wrong for a job,
+only the preview is wrong: the sender decrypts every message before sending it and reports the one that it cannot
+decrypt.
 """
 
 from __future__ import annotations
@@ -18,27 +22,31 @@ from itertools import pairwise
 
 from cryptography.fernet import InvalidToken
 from django.db import connection
-from django.db.models import Max, Min, Q
+from django.db.models import Q
 
 from jobs_admin import config
-from jobs_admin.core.text import terminal_line
+from jobs_admin.core.text import list_some, terminal_line
+from jobs_admin.db import statements
 from jobs_admin.fleet import heartbeats
+from jobs_admin.fleet.heartbeats import SampledWorkers
 from jobs_admin.models import Failure, FailureCount, Payload, Replay, ReplayItem, Source
 from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
+from jobs_admin.queues import coverage
 from jobs_admin.replays.options import Options
 from jobs_admin.sources.base import READ_ONLY
 
-_OPENABLE_SAMPLES = 16  # evenly over the ids
-_LARGEST_SAMPLE = 64 * 1024  # bytes of a message that is worth opening for this
+_OPENABLE_SAMPLES = 16  # spread evenly over the ids
+_LARGEST_SAMPLE = 64 * 1024  # bytes of the largest message that is decrypted for this
 
 
 def find_unopenable_ranges() -> list[tuple[int, int]]:
     """Return (first, last) ids of failures between which no message can be decrypted; none if all can."""
-    # One by one: asked for both at once, SQLite walks through the index from end to end.
-    first = Payload.objects.aggregate(first=Min("failure_id"))["first"]
-    last = Payload.objects.aggregate(last=Max("failure_id"))["last"]
-    if first is None or last is None:
+    # Two subqueries: with both aggregates in one, SQLite scans the index from end to end.
+    table = Payload._meta.db_table
+    ends = f"SELECT (SELECT MIN(failure_id) FROM {table}), (SELECT MAX(failure_id) FROM {table})"
+    ((first, last),) = statements.fetch_rows(ends)
+    if first is None:
         return []
     step = max(1, (last - first) // (_OPENABLE_SAMPLES - 1))
     tried = _sample_openable([*range(first, last, step), last])
@@ -53,12 +61,12 @@ def find_unopenable_ranges() -> list[tuple[int, int]]:
             begin = None
         else:
             begin = border
-    # What comes in later is sealed with a key that is there.
+    # Later messages are encrypted with a key that exists.
     return found if begin is None else [*found, (begin, last)]
 
 
 def _find_border(low: int, high: int, is_open: bool) -> int:
-    """Return the first id that is like `high`, not like `low`."""
+    """Return the first id of the border: it is like `high`, not like `low`."""
     while high - low > 1:
         middle = (low + high) // 2
         met = _sample_openable([middle])
@@ -70,7 +78,7 @@ def _find_border(low: int, high: int, is_open: bool) -> int:
 
 
 def _sample_openable(places: Iterable[int]) -> list[tuple[int, bool]]:
-    """Return, for each place, the first failure from that id with a message of ordinary size, and whether that opens."""
+    """Return, for each place, the first failure from that id whose message is not large, and whether it opens."""
     table = Payload._meta.db_table
     first = (
         f"SELECT k.id FROM {table} k WHERE k.failure_id >= v.column1 AND k.is_whole AND k.size <= {_LARGEST_SAMPLE} "
@@ -97,7 +105,7 @@ OPEN = "open"
 LEFT_OUT = "group"
 WHY_NOT = {
     FailureState.RETRYING: "retrying automatically: they will run again",
-    FailureState.REPLAYING: "already sent by a replay, outcome awaited",
+    FailureState.REPLAYING: "already sent by a replay, outcome pending",
     FailureState.QUARANTINED: "in quarantine",
     FailureState.RECOVERED: "already recovered",
     FailureState.DISCARDED: "discarded",
@@ -109,18 +117,18 @@ WHY_NOT = {
 class Obstacle:
     code: str
     reason: str
-    condition: str  # of SQL, on a dead failure; `{t}` stands for its table
+    condition: str  # SQL condition on a dead failure; `{t}` stands for its table
     values: tuple[object, ...] = ()
-    accept: str = ""  # the option by which they go all the same
-    index: str = ""  # where only an index tells on SQLite which they are
-    place: Q | None = None  # the same of a counter, where counters know
+    accept: str = ""  # the option that sends these jobs nevertheless
+    index: str = ""  # index that SQLite needs to find these jobs
+    place: Q | None = None  # the same condition on a counter, if counters have it
 
     @property
     def sql(self) -> str:
         """The condition on a row of the failures' table.
 
-        SQLite reads a row of kilobytes for one column of it. The rows of an obstacle are together in some index, so
-        they are selected there by their ids, once for the statement.
+        SQLite would read a row of several kilobytes for one column. The rows of an obstacle are adjacent in some index,
+        so their ids are selected from it once per statement.
         """
         if connection.vendor == "postgresql" or not self.index:
             return f"({self.condition.format(t=TABLE)})"
@@ -133,19 +141,20 @@ class Obstacle:
 def find_obstacles(options: Options, now: datetime) -> list[Obstacle]:
     """Return the obstacles that are not accepted, by precedence: the first that applies to a job is its reason."""
     places = _dead_places()
+    samples = {source: heartbeats.latest_samples(source, now) for source in _configured_sources(places)}
     found = [
         *_open(),
         *_sources(places),
-        *_tasks(places, now),
-        *_queues(places, options.to_queue, now),
+        *_tasks(places, samples, now),
+        *_queues(places, samples, options.to_queue),
         *_messages(now),
-        *_groups(options),
+        *find_excluded_groups(options),
     ]
     return [one for one in found if one.accept not in options.accept or not one.accept]
 
 
-def _groups(options: Options) -> Iterator[Obstacle]:
-    """Yield the excluded groups. Checked last, so that only jobs without another obstacle count."""
+def find_excluded_groups(options: Options) -> Iterator[Obstacle]:
+    """Yield the excluded groups. They come last, so that they count only jobs without another obstacle."""
     if ids := options.without_groups:
         n = len(ids)
         reason = f"in {'an excluded group' if n == 1 else f'{n:,} excluded groups'}"
@@ -157,15 +166,16 @@ def _groups(options: Options) -> Iterator[Obstacle]:
 def _dead_places() -> dict[str, tuple[set[str], set[str]]]:
     """Return source -> queues and tasks that have dead jobs."""
     found: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
-    dead = FailureCount.objects.filter(state=FailureState.DEAD, count__gt=0).order_by()
-    for source, queue, task in dead.values_list("source", "queue", "task").distinct():
+    sql = f"SELECT DISTINCT source, queue, task FROM {FailureCount._meta.db_table} WHERE state = %s AND count > 0"
+    for source, queue, task in statements.fetch_rows(sql, [FailureState.DEAD]):
         found[source][0].add(queue)
         found[source][1].add(task)
     return found
 
 
 def _open() -> Iterator[Obstacle]:
-    # What a replay that is done has sent stays so where nobody tells how a job ends: such a failure is gone, not dead.
+    # If a source does not report how a job ends, jobs that a finished replay sent stay `sent`; their failures are gone,
+    # not dead.
     waits = Q(sent__gt=0) & ~Q(state=ReplayState.DONE)
     if not Replay.objects.filter(Q(planned__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0) | waits).exists():
         return
@@ -174,15 +184,19 @@ def _open() -> Iterator[Obstacle]:
     yield Obstacle(OPEN, "", f"EXISTS ({open_items})")
 
 
-# -- where they would go ------------------------------------------------------------------------------------------
+# -- destinations -------------------------------------------------------------------------------------------------
 
 
 def _sources(places: dict[str, tuple[set[str], set[str]]]) -> Iterator[Obstacle]:
     configured = config.sources()
     away, closed = _read_states()
+    unguarded = coverage.without_guard(places)
     for source in sorted(places):
         code, why = "", ""
-        if source not in configured:
+        if source in unguarded:
+            place = Q(source=source)
+            yield Obstacle("seen", _SEEN, "{t}.source = %s", (source,), index="failure_by_source", place=place)
+        elif source not in configured:
             code, why = "not_configured", "is not configured here (CELERY_BROKER_URL or REDRIVE_SOURCES)"
         elif source in away:
             code, why = "unreachable", "cannot be reached"
@@ -200,7 +214,7 @@ def _sources(places: dict[str, tuple[set[str], set[str]]]) -> Iterator[Obstacle]
 
 
 def _read_states() -> tuple[set[str], dict[str, str]]:
-    """Return the sources that are unreachable, and source -> reason why nothing may be changed in it, as last checked."""
+    """Return the sources that are unreachable, and source -> why it accepts no changes, as last checked."""
     rows = Source.objects.filter(Q(is_reachable=False) | ~Q(findings=[])).values_list(
         "name", "is_reachable", "findings"
     )
@@ -215,26 +229,29 @@ def _read_states() -> tuple[set[str], dict[str, str]]:
     return away, closed
 
 
-def _tasks(places: dict[str, tuple[set[str], set[str]]], now: datetime) -> Iterator[Obstacle]:
-    for source in _configured_sources(places):
-        known = heartbeats.known_tasks(source, now)
+def _tasks(
+    places: dict[str, tuple[set[str], set[str]]], samples: dict[str, list[SampledWorkers]], now: datetime
+) -> Iterator[Obstacle]:
+    for source, latest in samples.items():
+        known = heartbeats.known_tasks(source, now, latest)
         if known is None:
             continue
-        # A message that names none is left out for what it is.
+        # Messages without a task name have an obstacle of their own.
         unknown = sorted(task for task in places[source][1] - known if task and not task.startswith("celery."))
         if unknown:
-            more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-            names = ", ".join(terminal_line(task, 60) for task in unknown[:3])
-            reason = f"task not registered by any live worker of {source}: {names}{more}"
+            names = list_some([terminal_line(task, 60) for task in unknown], 3)
+            reason = f"task not registered by any live worker of {source}: {names}"
             others = {task for other, (_, tasks) in places.items() if other != source for task in tasks}
             yield _place("unknown_task", reason, "task", unknown, source, is_shared=not others.isdisjoint(unknown))
 
 
-def _queues(places: dict[str, tuple[set[str], set[str]]], to_queue: str, now: datetime) -> Iterator[Obstacle]:
-    """Yield queues that a worker without the guard consumes: the outcome of its jobs is not reported."""
-    for source in _configured_sources(places):
+def _queues(
+    places: dict[str, tuple[set[str], set[str]]], samples: dict[str, list[SampledWorkers]], to_queue: str
+) -> Iterator[Obstacle]:
+    """Yield queues that an unguarded worker consumes: the outcomes of their jobs are not reported."""
+    for source, latest in samples.items():
         wanted = {to_queue} if to_queue else places[source][0]
-        for queue, guarded, workers in heartbeats.partly_guarded_queues(source, now):
+        for queue, guarded, workers in heartbeats.partly_guarded_queues(source, latest):
             if queue not in wanted:
                 continue
             are = "has" if workers - guarded == 1 else "have"
@@ -253,7 +270,7 @@ def _place(
 ) -> Obstacle:
     """Return an obstacle of all jobs of a source, or of those of some of its queues or tasks.
 
-    The source is part of the condition only if another one has such names, too (`is_shared`): their index omits it.
+    The condition includes the source only if another one has the same names (`is_shared`): the index of names omits it.
     """
     condition, values = f"{{t}}.{column} IN ({', '.join(['%s'] * len(names))})", tuple(names)
     if is_shared:
@@ -266,21 +283,21 @@ def _configured_sources(places: dict[str, tuple[set[str], set[str]]]) -> list[st
     return sorted(places.keys() & config.sources().keys())
 
 
-# -- what they are ------------------------------------------------------------------------------------------------
+# -- properties of jobs -------------------------------------------------------------------------------------------
 
 _BY_CAVEAT = "failure_with_caveat"
-# Each part says that there is a value: a comparison with null, and its negation too, would be null and leave the job out.
+_SEEN = "seen, not replayable: no guard in its worker stored the message"
+# Each part requires a value: a comparison with null, and its negation, are null and would exclude the job.
 _EXPIRED = "{t}.caveats IS NOT NULL AND {t}.expires_at IS NOT NULL AND {t}.expires_at <= %s"
 
 
 def _messages(now: datetime) -> Iterator[Obstacle]:
-    special = Failure.objects.filter(state=FailureState.DEAD, caveats__isnull=False).order_by()
+    special = f"FROM {TABLE} WHERE state = '{FailureState.DEAD}' AND caveats IS NOT NULL"
     seen = 0
-    for bits in special.values_list("caveats", flat=True).distinct():
+    for (bits,) in statements.fetch_rows(f"SELECT DISTINCT caveats {special}"):
         seen |= bits
     if seen & Caveat.SEEN:
-        reason = "seen, not replayable: no guard in its worker stored the message"
-        yield _caveat("seen", reason, Caveat.SEEN)
+        yield _caveat("seen", _SEEN, Caveat.SEEN)
     if seen & Caveat.NO_MESSAGE:
         yield _caveat("no_message", "no message was stored", Caveat.NO_MESSAGE)
     if seen & Caveat.TRUNCATED:
@@ -295,8 +312,8 @@ def _messages(now: datetime) -> Iterator[Obstacle]:
     if seen & Caveat.CHORD:
         reason = "member of a chord that can no longer complete: the job would run, the chord's body would not"
         yield _caveat("chord", reason, Caveat.CHORD, accept="chord")
-    if seen & Caveat.EXPIRES and special.filter(expires_at__lte=now).exists():
-        past = connection.ops.adapt_datetimefield_value(now)
+    past = connection.ops.adapt_datetimefield_value(now)
+    if seen & Caveat.EXPIRES and statements.fetch_rows(f"SELECT 1 {special} AND expires_at <= %s LIMIT 1", [past]):
         reason = "expired: the expiry time set in the message has passed"
         yield Obstacle("expired", reason, _EXPIRED, (past,), "expired", _BY_CAVEAT)
 

@@ -23,23 +23,23 @@ MOST_ATTEMPTS = 1_000
 MOST_EXCLUDED = 500  # groups
 LARGEST_PATCH = 100_000  # bytes of JSON
 
-# What is left out of a replay unless it is accepted by name.
+# Obstacles that exclude a job unless they are accepted by name.
 ACCEPTABLE = ("unguarded", "chord", "expired", "unknown_task")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    attempts: str | int = RESET  # reset: all that its policy gives; kept: those it had left; or how many
-    to_queue: str = ""  # empty: each to the queue that it came from
+    attempts: str | int = RESET  # reset: as many as the policy allows; kept: those that were left; or a number
+    to_queue: str = ""  # empty: the queue that each job came from
     same_job_id: bool = False
     patch: dict[str, Any] | None = None  # JSON Merge Patch (RFC 7396) over {"args": …, "kwargs": …} of every job
     accept: tuple[str, ...] = ()  # of ACCEPTABLE
-    # Ids of groups whose jobs are left out; None: those that are likely to fail again (`prognosis`).
+    # Ids of excluded groups; None: those that are likely to fail again (`prognosis`).
     without_groups: tuple[int, ...] | None = None
 
     @classmethod
     def parse(cls, values: Mapping[str, Any] | None) -> Options:
-        """Parse a request's options. A missing value, or None, is the default. Raises Refused beside the field."""
+        """Parse a request's options. A missing value, or None, is the default. Raises Refused for the field."""
         if values is None:
             return cls()
         if not isinstance(values, Mapping):
@@ -68,13 +68,13 @@ class Options:
 
     @property
     def digest(self) -> str:
-        """Return a digest for a preview's snapshot: one hex digit for what is accepted, six for the excluded groups."""
+        """Return a digest for a preview's snapshot: one hex digit for accepted obstacles, six for excluded groups."""
         accepted = sum(1 << n for n, name in enumerate(ACCEPTABLE) if name in self.accept)
         groups = hashlib.sha256(",".join(map(str, self.without_groups or ())).encode()).hexdigest()[:6]
         return f"{accepted:x}{groups}"
 
     def as_columns(self) -> dict[str, Any]:
-        """Return the fields of `Replay` that hold them."""
+        """Return the columns of `Replay` that store the options."""
         return {
             "attempts": str(self.attempts),
             "to_queue": self.to_queue,
@@ -97,7 +97,7 @@ def groups_excluded_at_start(replay: Replay) -> tuple[int, ...]:
 
 
 def group_ids(fingerprints: Sequence[str], field: str = "without_groups") -> tuple[int, ...]:
-    """Return the ids of groups by present or former fingerprint. Raises Refused for an unknown one."""
+    """Return the ids of groups by present or former fingerprint. Raises Refused for an unknown fingerprint."""
     named = dict(Group.objects.filter(fingerprint__in=fingerprints).values_list("fingerprint", "pk"))
     former = GroupAlias.objects.filter(fingerprint__in=fingerprints).values_list("fingerprint", "group_id")
     named = dict(former) | named
@@ -110,16 +110,16 @@ def group_ids(fingerprints: Sequence[str], field: str = "without_groups") -> tup
 
 
 def with_merging_groups(groups: Collection[int]) -> set[int]:
-    """Return these groups and those that are being merged into them, which have some of their jobs."""
+    """Return these groups and those that are being merged into them, which still have some of their jobs."""
     names = GroupAlias.objects.filter(group__in=groups).values_list("fingerprint", flat=True)
     moving = Group.objects.filter(fingerprint__in=[f"{TAKEN_IN}{name}"[:40] for name in names])
     return {*groups, *moving.values_list("pk", flat=True)}
 
 
 def refuse_unfit(options: Options, sources: Sequence[str], priority: object = None) -> None:
-    """Raise Refused for what one of these sources cannot do, or for an unknown queue."""
+    """Raise Refused for an option that one of these sources does not support, or for an unknown queue."""
     for source in sources:
-        can = abilities.capabilities(source) or Capabilities()  # not configured: its jobs are left out anyway
+        can = abilities.capabilities(source) or Capabilities()  # not configured: its jobs are excluded anyway
         if options.to_queue and not can.redirect:
             raise _bad_option("to_queue", f"{source} can only send jobs to the queue that they came from.")
         if options.to_queue and not knows_queue(source, options.to_queue):
@@ -131,19 +131,19 @@ def refuse_unfit(options: Options, sources: Sequence[str], priority: object = No
         if options.patch is not None and not can.edit:
             raise _bad_option("patch", f"Jobs of {source} cannot be edited. Leave the change of arguments out.")
         if options.same_job_id and not can.same_id:
-            raise _bad_option("same_job_id", f"{source} cannot send a job again with its former ID. Leave this out.")
+            raise _bad_option("same_job_id", f"{source} cannot send a job again with its former ID. Omit this option.")
         if options.attempts != RESET and not can.attempts:
-            raise _bad_option("attempts", f"{source} cannot set how many attempts a job has made. Leave this out.")
+            raise _bad_option("attempts", f"{source} cannot set how many attempts a job has made. Omit this option.")
         if priority is not None and not can.priority:
             raise Refused(
                 "bad_pace",
-                f"Jobs of {source} cannot be given a priority. Leave this out. Nothing was changed.",
+                f"Jobs of {source} cannot be given a priority. Omit this option. Nothing was changed.",
                 field="pace.priority",
             )
 
 
 def knows_queue(source: str, queue: str) -> bool:
-    """Return whether the source has been seen with the queue: sampled, consumed, configured, or named by a failure."""
+    """Return whether the queue of the source is known: sampled, consumed, configured, or named by a failure."""
     configured = config.sources().get(source)
     return (
         (configured is not None and queue in configured.queues)
@@ -220,7 +220,7 @@ def _patch(value: Any) -> dict[str, Any] | None:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise _bad_option(
-            "patch", "The patch is no JSON that can be stored: NaN, Infinity or nested too deep."
+            "patch", "The patch cannot be stored as JSON: it contains NaN or Infinity, or is nested too deep."
         ) from error
     if representable(text) != text or "\\u0000" in text.replace("\\\\", ""):
         raise _bad_option("patch", "The patch holds a NUL or half a character, which cannot be stored.")

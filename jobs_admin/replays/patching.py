@@ -23,12 +23,12 @@ from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.target import Target
 from jobs_admin.sources.base import SourceRefused
 
-MOST = 100  # jobs of a page: each is decrypted and parsed
+MOST = 100  # jobs per page: each is decrypted and parsed
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Arguments as displayed: secrets are hidden when they are read (core.redacted_view)."""
+    """Arguments as displayed, with secrets redacted (core.redacted_view)."""
 
     args: Piece
     kwargs: Piece
@@ -37,16 +37,16 @@ class Arguments:
 @dataclass(frozen=True, slots=True)
 class PatchedJob:
     failure: Failure
-    before: Arguments | None = None  # None where it could not be read: `why` says so
-    after: Arguments | None = None  # None too where nothing would change
+    before: Arguments | None = None  # None if unreadable; see `why`
+    after: Arguments | None = None  # None also if unchanged
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchedPage:
-    rows: list[PatchedJob]  # the oldest first
-    next: str | None  # hand it over as `after`; None on the last page
-    changed: int  # of these rows
+    rows: list[PatchedJob]  # oldest first
+    next: str | None  # pass it as `after`; None on the last page
+    changed: int  # number of changed jobs among these rows
     unchanged: int
     unreadable: int
 
@@ -60,9 +60,9 @@ def list_patched_jobs(
     options: Options = Options(),  # noqa: B008 (frozen)
     now: datetime | None = None,
 ) -> PatchedPage:
-    """Return a page of the jobs that can be replayed, each with its arguments now and with the patch. Changes nothing.
+    """Return a page of replayable jobs, each with its arguments before and after the patch. Changes nothing.
 
-    The real messages are opened, as sending does. Raises Refused for an invalid patch.
+    Decrypts the real messages, as sending does. Raises Refused for an invalid patch.
     """
     limit = max(1, min(limit, MOST))
     read = Options.parse({"patch": patch}).patch or {}
@@ -108,4 +108,4 @@ def _row(failure: Failure, payload: Payload | None, patch: dict[str, Any], takes
         Veiled(args if new_args is None else new_args), Veiled(kwargs if new_kwargs is None else new_kwargs)
     )
     is_same = before.args.same(after.args) and before.kwargs.same(after.kwargs)
-    return PatchedJob(failure, before, None if is_same else after, "the patch changes nothing of it" if is_same else "")
+    return PatchedJob(failure, before, None if is_same else after, "the patch does not change it" if is_same else "")

@@ -1,44 +1,60 @@
-"""Warnings of a preview: what is allowed and may still surprise, in sentences with their numbers."""
+"""Warnings of a preview, in sentences with numbers, about what is allowed but may surprise."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
+from django.db import connection
 from django.db.models import F, Sum
 
-from jobs_admin.core import pacing
-from jobs_admin.core.time_text import clock, dated
+from jobs_admin.core import figures, pacing
+from jobs_admin.core.figures import clock, dated
+from jobs_admin.db import statements
 from jobs_admin.fleet.signatures import signatures
 from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, FailureCount, GroupCounter, Source
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.queues import rates, refused_reports
+from jobs_admin.replays.obstacles import TABLE
 from jobs_admin.replays.readiness import Readiness
 
-SAMPLED_JOBS = 1_000  # jobs, the latest, whose last attempt is read
+SAMPLED_JOBS = 1_000  # the latest jobs, whose last attempt is read
 RESTORE_ACT = "desk.restore"
 _RESTORED_WITHIN = timedelta(days=30)
-_LATE_S = 1.0  # of work: whoever failed later has most likely done something
-_FAR_ABOVE = 2  # times what the queues managed
+_LATE_S = 1.0  # runtime after which a failed job has probably had side effects
+_FAR_ABOVE = 2  # times the throughput of the queues
 _MOST_SLOWDOWNS = 6
 _SAMPLED_WITHIN = timedelta(seconds=40)
-_LONG_S = 10.0  # that waiting jobs take, at the rate of the workers
-_MANY_WAITING = 100  # jobs, where that rate is not known
+_LONG_S = 10.0  # seconds that the workers need for the waiting jobs
+_MANY_WAITING = 100  # jobs, if the workers' rate is unknown
+
+
+class SampledJob(NamedTuple):
+    """Columns of a replayable job: a preview reads thousands."""
+
+    id: int
+    source: str
+    queue: str
+    task: str
+    tenant: str
+    group_id: int | None
+    run: int
+    redacted: Any
 
 
 def build_warnings(
     ready: Readiness,
-    sample: Sequence[dict[str, Any]],
+    sample: Sequence[SampledJob],
     groups: Sequence[int],
     queues: Sequence[str],
     throughput: float | None,
     peak: float,
     now: datetime,
 ) -> list[str]:
-    """Return the warnings. `sample`: rows of the latest that can go. `groups`: ids. `queues`: where it sends; none:
-    unknown.
+    """Return the warnings.
 
+    `sample`: rows of the latest replayable jobs. `groups`: ids. `queues`: where the jobs are sent; empty if unknown.
     `throughput` and `peak`: jobs per second.
     """
     if not ready.count:
@@ -65,9 +81,10 @@ def build_slowdowns(
     peak: float,
     now: datetime,
 ) -> list[str]:
-    """Return what slows or stops the replay, in sentences, what stops it first. `queues`: where it sends; none: unknown.
+    """Return sentences about what stops or slows the replay, in that order.
 
-    Jobs per second: `throughput` of the last hour, what the workers can handle, the `peak` of the replay.
+    `queues`: where the jobs are sent; empty if unknown. In jobs per second: `throughput` of the last hour,
+    `workers_per_s` that the workers can handle, the `peak` of the replay.
     """
     if not ready.count:
         return []
@@ -79,26 +96,26 @@ def build_slowdowns(
     for limit in limits:
         if limit.per_s < peak * limit.share:
             found.append(
-                f"Policy {limit.policy} limits {limit.task or 'these jobs'} to {limit.per_s:,.3g} starts/s, fewer than this "
+                f"Policy {limit.policy} limits {limit.task or 'these jobs'} to {figures.small(limit.per_s)} starts/s, fewer than this "
                 "replay sends: the others wait in the queue."
             )
-    # Above the throughput of the last hour there is a warning.
+    # If the throughput of the last hour is known, a warning covers this.
     if throughput is None and workers_per_s is not None and peak >= _FAR_ABOVE * workers_per_s + 1:
         found.append(
-            f"The workers handle about {_rate(workers_per_s)} jobs/s: jobs that are sent faster wait in the queue."
+            f"The workers handle about {figures.small(workers_per_s)} jobs/s: jobs that are sent faster wait in the queue."
         )
     return found[:_MOST_SLOWDOWNS]
 
 
 def _paused_queues(sources: Collection[str], queues: Sequence[str]) -> list[str]:
-    """Return the sources' findings about paused queues that these are, or may be, among."""
+    """Return the sources' findings about paused queues that are, or may be, among these."""
     rows = Source.objects.filter(name__in=list(sources)).order_by("name").values_list("name", "findings")
     texts = [(name, one.get("text", "")) for name, findings in rows for one in findings if one.get("id") == "paused"]
     return [f"{name}: {text}" for name, text in texts if not queues or any(queue in text for queue in queues)]
 
 
 def _queue_states(sources: Collection[str], queues: Sequence[str], served: float | None, now: datetime) -> list[str]:
-    """Return the queues without workers, and those with many waiting jobs, by their latest samples."""
+    """Return the queues without workers, and those with many waiting jobs, according to their latest samples."""
     samples = DepthSample.objects.filter(
         source__in=list(sources),
         queue__in=list(queues),
@@ -118,12 +135,15 @@ def _queue_states(sources: Collection[str], queues: Sequence[str], served: float
             already = f"; {jobs} waiting there already" if waiting else ""
             found.append(f"No worker consumes from {where}: jobs wait there until a worker starts{already}.")
         elif waiting > (_LONG_S * served if served else _MANY_WAITING):
-            found.append(f"{jobs[:1].upper()}{jobs[1:]} waiting in {where} already: replayed jobs come after them.")
+            found.append(f"{jobs[:1].upper()}{jobs[1:]} already waiting in {where}: replayed jobs run after them.")
     return found
 
 
 def _still_failing(groups: Sequence[int], sources: Collection[str], now: datetime) -> list[str]:
-    """Count these sources only: another one's failures are not replayed, and may be hidden from the viewer."""
+    """Warn about groups that still fail.
+
+    Counts these sources only: others are not replayed and may be hidden from the viewer.
+    """
     elsewhere = (
         FailureCount.objects.filter(group_id__in=groups).exclude(source__in=sources).values_list("group_id", flat=True)
     )
@@ -131,38 +151,35 @@ def _still_failing(groups: Sequence[int], sources: Collection[str], now: datetim
     since = rates.window_start(now)
     lately = GroupCounter.objects.filter(group__in=set(groups) - shared, step=MINUTE, at__gte=since, at__lte=now)
     failed = lately.aggregate(n=Sum(F("failed") + F("retried")))["n"] or 0
-    if shared:  # counters of groups know no source: here each job counts once
+    if shared:  # counters of groups have no source: each job counts once
         theirs = Failure.objects.filter(group__in=shared, source__in=sources, failed_at__gte=since, failed_at__lte=now)
         failed += theirs.count()
     if not failed:
         return []
     a_minute = failed / rates.window_minutes(now)
-    often = f"{a_minute:,.0f}" if a_minute >= 10 else f"{a_minute:.1f}"
     times = "once" if failed == 1 else f"{failed:,} times"
-    return [f"The error is still happening: {times} in {rates.WINDOW}, {often}/min."]
+    return [f"The error is still happening: {times} in {rates.WINDOW}, {figures.per_minute(a_minute)}."]
 
 
 def _too_fast(throughput: float | None, peak: float) -> list[str]:
-    # The peak is whole jobs of one second: of a slow pace it is up to one more than the rate.
+    # The peak is a whole number of jobs in one second: for a slow pace up to one more than the rate.
     if throughput is None or peak < _FAR_ABOVE * throughput + 1:
         return []
-    return [
-        f"Sends up to {_rate(peak)} jobs/s; in the last hour these queues finished {_rate(throughput)}/s "
-        "(median of its minutes)."
-    ]
+    times = f", {peak / throughput:,.0f} times as many" if throughput else ""
+    usual = f"In the last hour these queues finished {figures.rate(throughput)} (median)"
+    return [f"{usual}; this replay sends up to {figures.small(peak)}/s{times}."]
 
 
-def _rate(per_second: float) -> str:
-    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
-
-
-def _done_before(ready: Readiness, sample: Sequence[dict[str, Any]]) -> list[str]:
+def _done_before(ready: Readiness, sample: Sequence[SampledJob]) -> list[str]:
     latest = sample[:SAMPLED_JOBS]
     found = []
-    if again := sum(row["run"] > 1 for row in latest):
+    if again := sum(row.run > 1 for row in latest):
         found.append(f"{_share_with_verb(again, latest, ready)} replayed before and failed again.")
-    late = Attempt.objects.filter(failure__in=[row["pk"] for row in latest], duration_s__gt=_LATE_S)
-    if worked := late.exclude(kind="success").values("failure").distinct().count():
+    among, ids = statements.one_of("failure_id", [row.id for row in latest])
+    late = (
+        f"SELECT COUNT(DISTINCT failure_id) FROM {Attempt._meta.db_table} WHERE duration_s > %s AND kind <> 'success'"
+    )
+    if worked := statements.fetch_number(f"{late} {among}", [_LATE_S, *ids]):
         found.append(
             f"{_share_with_verb(worked, latest, ready)} running for more than 1 s when an attempt failed: work done before the "
             "failure will be repeated."
@@ -170,10 +187,14 @@ def _done_before(ready: Readiness, sample: Sequence[dict[str, Any]]) -> list[str
     return found
 
 
-def _restored(sample: Sequence[dict[str, Any]], now: datetime) -> list[str]:
-    """Return the warning that jobs may have been replayed between a backup and its restore, of which no row is left."""
+def _restored(sample: Sequence[SampledJob], now: datetime) -> list[str]:
+    """Return the warning that jobs may have been replayed between a backup and its restore, which lost the record."""
     event = AuditEvent.objects.filter(act=RESTORE_ACT, at__gte=now - _RESTORED_WITHIN).order_by("-id").first()
-    if event is None or not any(row["failed_at"] < event.at for row in sample[:SAMPLED_JOBS]):
+    if event is None:
+        return []
+    among, ids = statements.one_of("id", [row.id for row in sample[:SAMPLED_JOBS]])
+    before = connection.ops.adapt_datetimefield_value(event.at)
+    if not statements.fetch_rows(f"SELECT 1 FROM {TABLE} WHERE failed_at < %s {among} LIMIT 1", [before, *ids]):
         return []
     made_at = datetime.fromisoformat(event.after["made_at"])
     return [
@@ -188,9 +209,9 @@ def _accepted(ready: Readiness) -> list[str]:
     return [f"Accepted: {one.reason}. How a job ends there is not reported." for one in ready.unguarded]
 
 
-def _hidden(ready: Readiness, sample: Sequence[dict[str, Any]]) -> list[str]:
+def _hidden(ready: Readiness, sample: Sequence[SampledJob]) -> list[str]:
     latest = sample[:SAMPLED_JOBS]
-    hidden = sum(row["redacted"] > 0 for row in latest)
+    hidden = sum(row.redacted > 0 for row in latest)
     if ready.options.patch is None or not hidden:
         return []
     have = "has" if hidden == 1 else "have"
@@ -200,16 +221,14 @@ def _hidden(ready: Readiness, sample: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _unchecked_arguments(ready: Readiness, sample: Sequence[dict[str, Any]]) -> list[str]:
+def _unchecked_arguments(ready: Readiness, sample: Sequence[SampledJob]) -> list[str]:
     if ready.options.patch is None:
         return []
-    return unchecked_task_warnings({(row["source"], row["task"]) for row in sample})
+    return unchecked_task_warnings({(row.source, row.task) for row in sample})
 
 
 def unchecked_task_warnings(tasks: Collection[tuple[str, str]]) -> list[str]:
-    """Return a sentence for each source about its (source, task) without a signature to check changed arguments
-    against.
-    """
+    """Return a sentence per source about tasks, (source, task), without a signature to check changed arguments."""
     reported = signatures()
     without: dict[str, list[str]] = {}
     for source, task in sorted(tasks):
@@ -231,6 +250,6 @@ def _share_with_verb(n: int, latest: Sequence[object], ready: Readiness) -> str:
 
 
 def _share(n: int, latest: Sequence[object], ready: Readiness) -> str:
-    """ "12 of 45", or "12 of the latest 1,000"."""
+    """Return "12 of 45", or "12 of the latest 1,000"."""
     of_latest = "the latest " if len(latest) < ready.count else ""
     return f"{n:,} of {of_latest}{len(latest):,}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -16,33 +18,28 @@ from jobs_admin.core import pacing
 from jobs_admin.core import query as language
 from jobs_admin.core.pacing.simulation import Simulation, simulate
 from jobs_admin.core.refused import Refused
-from jobs_admin.groups import group_numbers, group_places
+from jobs_admin.db import statements
+from jobs_admin.groups import group_finder, group_numbers, groups_of
 from jobs_admin.models import Failure, Group
-from jobs_admin.models.access import Viewer
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import START
 from jobs_admin.queues import rates
-from jobs_admin.replays import (
-    approval,
-    capacity,
-    outcomes,
-    preview_warnings,
-    prognosis,
-    progress,
-    setting_aside,
-    target,
-)
+from jobs_admin.replays import capacity, outcomes, preview_warnings, prognosis, progress, rights, setting_aside, target
+from jobs_admin.replays.obstacles import TABLE, Obstacle
 from jobs_admin.replays.options import Options
-from jobs_admin.replays.readiness import Readiness
+from jobs_admin.replays.preview_warnings import SampledJob
+from jobs_admin.replays.readiness import UNBOUNDED, Readiness
 from jobs_admin.replays.target import Target
 from jobs_admin.rights import group_sight
 
-SAMPLED = 10_000  # jobs, the newest, that a breakdown is made of where no counter knows
-_GLANCED = 1_000  # of these where only the queues are asked for
-_ENOUGH = 2_000  # jobs of a sample that are left without the excluded groups; of fewer, another sample is read
+SAMPLED = 10_000  # the latest jobs, for breakdowns without counters
+_GLANCED = 1_000  # of these if only their queues are needed
+_ENOUGH = 2_000  # sampled jobs left after excluding groups; with fewer, another sample is read
 _SHOWN = 10
 _LISTED = 20  # values of a breakdown
-_MOST_GROUPS = 500  # that can be excluded one by one
-_MOST_ARRIVED = 10_000  # counted of what came later
+_MOST_GROUPS = 500  # that can be excluded individually
+_MOST_ARRIVED = 10_000  # limit for counting jobs that arrived after the snapshot
 _MOST_S = 10 * 365 * 86400  # an end further away than this is not displayed as a date
 
 Breakdown = list[tuple[str, int]]
@@ -55,21 +52,21 @@ class GroupChoice:
     fingerprint: str
     title: str
     culprit: str
-    count: int  # jobs that can be sent while the group is on
+    count: int  # jobs that are sent if the group is included
     is_on: bool
     code: str = ""  # why its jobs are likely to fail again (`prognosis`); "": unlikely
     reason: str = ""
     error_type: str = ""
     message: str = ""
-    place: str = ""  # its tasks and its place in the code, in words
+    place: str = ""  # its tasks and its place in the code, as text
     last_failed_at: datetime | None = None
-    failed_per_min: float | None = None  # in the last 5 minutes; None: it has failures of sources out of sight
-    is_failing: bool = False  # failures continue, as alerts have it (`queues.rates.is_failing`)
+    failed_per_min: float | None = None  # in the last 5 minutes; None: it has failures of hidden sources
+    is_failing: bool = False  # still failing, by the same definition as alerts (`queues.rates.is_failing`)
     tenants: int = 0  # of these jobs, or of the latest of them
     is_tenants_all: bool = True
     queue: str = ""  # of most of these jobs
     queue_succeeded_per_min: float = 0.0  # jobs of that queue, in the last 5 minutes
-    queue_succeeded_at: datetime | None = None  # start of the minute or hour of its latest success; None: not known
+    queue_succeeded_at: datetime | None = None  # start of the minute or hour of its latest success; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,38 +76,38 @@ class Preview:
     matched: int
     replayable: int
     blocked: list[dict[str, Any]]  # see `Readiness.blocked`
-    sources: list[str]  # of the replayable
-    pace: dict[str, Any]  # with a number for everything
-    plan: pacing.Pace  # the same
+    sources: list[str]  # of the replayable jobs
+    pace: dict[str, Any]  # all values as numbers
+    plan: pacing.Pace  # the same, parsed
     starts_at: datetime
-    ends_at: datetime | None  # None: beyond any calendar
+    ends_at: datetime | None  # None: later than any calendar date
     duration_s: float  # this and the next are 0 in a light preview
     peak_per_second: float
-    snapshot: str  # hand it to `draft`: what changed since is then noticed
+    snapshot: str  # pass it to `draft`, which then detects changes
     scope_max_id: int
-    throughput_per_s: float | None  # jobs of these queues that succeeded in the last hour; None: none did
-    last_hour: list[int]  # these jobs in each minute of the last hour, oldest first
-    workers_per_s: float | None  # jobs that their live workers carry, by how long such jobs take; None: not known
-    unreported: list[str]  # of the sources, those that do not report how a job ends: careful is not to be had
-    needs_approval: str  # why a second person has to approve it; "" where nobody has to
-    arrived_since: int  # that match and came after the snapshot; they are not in it. At most _MOST_ARRIVED are counted
-    options: Options  # with the groups that are left out
-    set_aside: list[dict[str, Any]]  # why each of these is, as `Replay.set_aside` has it
-    ready: Readiness = field(repr=False, compare=False)  # what it was counted by
-    # What follows is left out of a light preview.
-    by_source: Breakdown = field(default_factory=list)  # of the replayable, most frequent first
+    throughput_per_s: float | None  # jobs of these queues that succeeded in the last hour; None: none succeeded
+    last_hour: list[int]  # these jobs per minute of the last hour, oldest first
+    workers_per_s: float | None  # jobs that live workers of the queues can run, by their runtime; None: unknown
+    unreported: list[str]  # sources that do not report how a job ends: a careful pace is impossible
+    needs_approval: str  # why a second person has to approve it; "" if no approval is needed
+    arrived_since: int  # matching jobs that arrived after the snapshot and are not in it; counted up to _MOST_ARRIVED
+    options: Options  # including the excluded groups
+    set_aside: list[dict[str, Any]]  # reasons for the excluded groups, as in `Replay.set_aside`
+    ready: Readiness = field(repr=False, compare=False)  # used for the counts
+    # A light preview omits the following fields.
+    by_source: Breakdown = field(default_factory=list)  # of the replayable jobs, most frequent first
     by_queue: Breakdown = field(default_factory=list)
     by_task: Breakdown = field(default_factory=list)
     by_group: Breakdown = field(default_factory=list)  # titles; `groups` has their fingerprints
     by_tenant: Breakdown = field(default_factory=list)
     groups: list[tuple[str, str, int]] = field(default_factory=list)  # (fingerprint, title, count)
-    choices: list[GroupChoice] = field(default_factory=list)  # every group of the scope: on first, then the fullest
-    choices_over: int | None = None  # of how many of the newest; None: all
-    # "source", "queue", "task", "group", "tenant" -> how many of the newest were looked at; None: all.
+    choices: list[GroupChoice] = field(default_factory=list)  # every group of the scope: included first, then by size
+    choices_over: int | None = None  # number of latest jobs that were counted; None: all
+    # "source", "queue", "task", "group", "tenant" -> number of latest jobs that were read; None: all.
     counted_over: dict[str, int | None] = field(default_factory=dict)
     sample: list[Failure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    slowed_by: list[str] = field(default_factory=list)  # limits and states that slow or stop the replay, in sentences
+    slowed_by: list[str] = field(default_factory=list)  # limits and states that slow or stop the replay, as sentences
     simulation: Simulation | None = None
 
 
@@ -124,9 +121,9 @@ def preview(
     snapshot: str = "",
     now: datetime | None = None,
 ) -> Preview:
-    """Return what would happen if this were started now. Changes nothing. Raises Refused for an impossible request.
+    """Return what would happen if this replay started now. Changes nothing. Raises Refused for an impossible request.
 
-    With the snapshot of an earlier preview it covers the jobs of that one; later ones are only counted.
+    With the snapshot of an earlier preview it covers the jobs of that preview; later ones are only counted.
     """
     now = now or timezone.now()
     scope = target.build_target(query, selection, now)
@@ -137,27 +134,49 @@ def preview(
     )
 
 
+def explain_nothing(seen: Preview, reasons: str = "") -> str:
+    """Return the sentence on why no job can be replayed. `reasons`: of excluded jobs; "" if they are listed beside it."""
+    ready, is_one = seen.ready, seen.matched == 1
+    if not seen.matched:
+        is_other = ready.scope.within(ready.viewer, ready.now, VIEWER).exists()
+        return "You may replay none of the matching jobs." if is_other else "No job matches."
+    jobs, are = ("The job", "is") if is_one else (f"All {seen.matched:,} jobs", "are")
+    if all(row["code"] == FailureState.RECOVERED for row in seen.blocked):
+        return f"{jobs} recovered."
+    why = f": {reasons}" if reasons else f"; see the reason{'' if is_one else 's'} listed"
+    return f"{jobs} {are} excluded{why}."
+
+
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """Counts of a preview, for a button that leads to it."""
 
-    replayable: int | None  # as `Preview.replayable`; None: more than `most` dead jobs would have to be read for it
+    replayable: int | None  # as `Preview.replayable`; None: counting would read more than `most` dead jobs
     excluded: int  # jobs of groups that are off because they are likely to fail again
-    is_failing: bool  # a group of the latest dead jobs fails at least LOUD_PER_MIN times a minute
+    is_failing: bool  # a group of the latest dead jobs fails at least LOUD_PER_MIN times per minute
+    reason: str = ""  # the most frequent obstacle, if no job can be replayed
+    blocked: int = 0  # matching jobs that cannot be replayed now
 
 
-def read_outlook(viewer: Viewer, query: str, now: datetime, most: int) -> Outlook:
+def read_outlook(
+    viewer: Viewer, query: str, now: datetime, most: int, known_obstacles: list[Obstacle] | None = None
+) -> Outlook:
     scope = target.build_target(query, (), now)
-    ready = Readiness(viewer, scope, max_id=target.highest_failure(), now=now)
-    latest = Failure.objects.filter(pk__in=ready.latest_dead(_GLANCED))
-    is_failing = _is_failing(viewer, set(latest.values_list("group_id", flat=True)) - {None}, now)
-    if ready.reads_rows and ready.count_dead(most + 1) > most:
+    ready = Readiness(viewer, scope, max_id=UNBOUNDED, now=now, known_obstacles=known_obstacles)
+    has_too_many = ready.reads_rows and ready.count_dead(most + 1) > most
+    needs_sample = ready.reads_rows and not has_too_many  # otherwise counters have the groups
+    latest = ready.latest_dead(SAMPLED + 1 if needs_sample else _GLANCED)[:_GLANCED]
+    is_failing = _is_failing(viewer, set(groups_of(latest)), now)
+    if has_too_many:
         return Outlook(None, 0, is_failing)
-    groups = _Groups(viewer, scope, _Spread(ready, _read_sample(ready, SAMPLED)), Options(), now)
+    groups = _Groups(
+        viewer, scope, _Spread(ready, _read_sample(ready, SAMPLED) if needs_sample else []), Options(), now
+    )
     if not groups.off:
-        return Outlook(ready.count, 0, is_failing)
-    without = Readiness(viewer, scope, max_id=ready.max_id, options=Options(without_groups=groups.off), now=now)
-    return Outlook(without.count, ready.count - without.count, is_failing)
+        reason = ready.blocked[0]["reason"] if not ready.count and ready.blocked else ""
+        return Outlook(ready.count, 0, is_failing, reason, ready.matched - ready.count)
+    excluded = groups.count_excluded(ready)
+    return Outlook(ready.count - excluded, excluded, is_failing, blocked=ready.matched - ready.count)
 
 
 def _is_failing(viewer: Viewer, ids: set[int], now: datetime) -> bool:
@@ -192,8 +211,8 @@ def build_preview(
     *,
     light: bool = False,
 ) -> Preview:
-    """Return the preview of a target up to a failure. `light`: without what is only displayed."""
-    # In one function: each figure is worked out from those before it.
+    """Return the preview of a target up to a failure. `light`: without values that are only displayed."""
+    # In one function: each value is computed from earlier ones.
     most = _GLANCED if light and options.without_groups is not None else SAMPLED
     ready = Readiness(viewer, scope, max_id=max_id, options=replace(options, without_groups=()), now=now)
     sample = _read_sample(ready, most)
@@ -202,19 +221,20 @@ def build_preview(
     set_aside = groups.notes(ready if light else None)
     options = replace(options, without_groups=groups.off)
     if groups.off:
-        ready = Readiness(viewer, scope, max_id=max_id, options=options, now=now)
-        left = [row for row in sample if row["group_id"] not in groups.off]
+        ready = ready.exclude_groups(groups.off)
+        off = set(groups.off)
+        left = [row for row in sample if row.group_id not in off]
         sample = left if len(left) >= min(ready.count, _ENOUGH) else _read_sample(ready, most)
         spread = _Spread(ready, sample)
     queues = [options.to_queue] if options.to_queue else [queue for queue, _ in spread.counts("queue")]
     last_hour = progress.succeeded_per_minute(viewer, queues, now)
-    # The median over the minutes in which any of their jobs succeeded: an outage is no measure.
+    # Median over minutes in which any of their jobs succeeded, so that an outage does not count.
     throughput = median(ran) / 60 if (ran := [n for n in last_hour if n]) else None
     unreported = outcomes.unreported_sources(ready.sources)
-    requested = parse_pace(pace, 0 if unreported else ready.count)  # the default of many jobs is careful
+    requested = parse_pace(pace, 0 if unreported else ready.count)  # the default for many jobs is careful
     outcomes.refuse_blind_pace(requested, unreported)
     concurrency = capacity.concurrency(ready.sources, queues, now)
-    runtime_s = capacity.runtime_s(viewer, queues, [row["pk"] for row in sample], now)
+    runtime_s = capacity.runtime_s(viewer, queues, [row.id for row in sample], now)
     workers_per_s = pacing.served(runtime_s, concurrency)
     plan = pacing.settled(requested, jobs=ready.count, median_per_s=throughput, workers_per_s=workers_per_s)
     expected = pacing.Estimate(0.0, 0.0)
@@ -236,7 +256,7 @@ def build_preview(
             "choices_over": groups.counted_over,
             "counted_over": spread.counted_over,
             "simulation": played,
-            "sample": _read_shown([row["pk"] for row in sample[:_SHOWN]]),
+            "sample": _read_shown([row.id for row in sample[:_SHOWN]]),
             "warnings": preview_warnings.build_warnings(
                 ready,
                 sample,
@@ -276,7 +296,7 @@ def build_preview(
         last_hour=last_hour,
         workers_per_s=workers_per_s,
         unreported=unreported,
-        needs_approval=approval.approval_reason(ready.rows(), ready.count),
+        needs_approval=rights.approval_reason(ready.rows(), ready.count),
         arrived_since=ready.arrived_since(_MOST_ARRIVED),
         options=options,
         set_aside=set_aside,
@@ -286,8 +306,9 @@ def build_preview(
 
 
 def _estimate(jobs: int, plan: pacing.Pace, played: Simulation) -> pacing.Estimate:
-    """Return the estimate of a climbing pace from its simulation: playing it again takes as long as the rest of a
-    preview.
+    """Return the estimate of a ramping pace from its simulation.
+
+    Simulating again would take as long as the rest of a preview.
     """
     planned = played.as_planned
     if not jobs or planned.ends_after_s is None or not (plan.ramp or plan.canary):
@@ -295,24 +316,27 @@ def _estimate(jobs: int, plan: pacing.Pace, played: Simulation) -> pacing.Estima
     return pacing.Estimate(planned.ends_after_s, planned.peak_per_second)
 
 
-_SAMPLE_COLUMNS = ("pk", "source", "queue", "task", "tenant", "group_id", "run", "redacted")
-
-
-def _read_sample(ready: Readiness, most: int) -> list[dict[str, Any]]:
-    """Return some of the jobs that can go, latest first."""
-    if not ready.count:
+def _read_sample(ready: Readiness, most: int) -> list[SampledJob]:
+    """Return some of the replayable jobs, latest first."""
+    if not ready.has_more_than(most) and not ready.count:
         return []
-    rows = Failure.objects.filter(pk__in=ready.latest(most)).order_by("-pk").values_list(*_SAMPLE_COLUMNS)
-    return [dict(zip(_SAMPLE_COLUMNS, row, strict=True)) for row in rows]
+    among, ids = statements.one_of("id", ready.latest(most))
+    sql = f"SELECT {', '.join(SampledJob._fields)} FROM {TABLE} WHERE TRUE {among} ORDER BY id DESC"
+    return list(map(SampledJob._make, statements.fetch_rows(sql, ids)))
 
 
 class _Spread:
-    """Spread of the jobs that can go: by counters if these know, otherwise by the sampled latest."""
+    """Spread of the replayable jobs: from counters if they have it, otherwise from the latest, sampled jobs."""
 
-    def __init__(self, ready: Readiness, sample: list[dict[str, Any]]) -> None:
+    def __init__(self, ready: Readiness, sample: list[SampledJob]) -> None:
         self.ready, self.sample = ready, sample
         self.counted_over: dict[str, int | None] = {}
         self._found: dict[str, list[tuple[Any, int]]] = {}
+
+    @cached_property
+    def is_all(self) -> bool:
+        """Return whether the sample has all replayable jobs."""
+        return not self.ready.has_more_than(len(self.sample))
 
     def counts(self, column: str, most: int = _LISTED) -> list[tuple[Any, int]]:
         if column not in self._found:
@@ -327,37 +351,43 @@ class _Spread:
     def _spread(self, column: str, most: int) -> list[tuple[Any, int]]:
         name = column.removesuffix("_id")
         self.counted_over[name] = None
-        is_all = len(self.sample) >= self.ready.count
-        if column != "tenant" and not is_all and (found := self.ready.spread(column, most)) is not None:
+        if column != "tenant" and not self.is_all and (found := self.ready.spread(column, most)) is not None:
             return [(value, n) for value, n in found if value]
-        if not is_all:
+        if not self.is_all:
             self.counted_over[name] = len(self.sample)
-        counted = Counter(row[column] for row in self.sample if row[column])
-        return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
+        counted = Counter(map(attrgetter(column), self.sample))
+        return sorted((pair for pair in counted.items() if pair[0]), key=lambda pair: (-pair[1], pair[0]))[:most]
 
 
 class _Groups:
-    """The groups of a target, and which are excluded."""
+    """The groups of a target, and which of them are excluded."""
 
     def __init__(self, viewer: Viewer, scope: Target, spread: _Spread, options: Options, now: datetime) -> None:
         self._viewer, self._now, self._by, self._sample = viewer, now, viewer.name, spread.sample
-        self._is_all = len(spread.sample) >= spread.ready.count
+        self._is_all = spread.is_all
         self._count = dict(spread.counts("group_id", most=_MOST_GROUPS))
         self.counted_over = spread.counted_over["group"]
         requested = options.without_groups
-        ids = {*self._count, *(requested or ())}
-        # Of one group alone there is nothing to choose.
-        self._found = prognosis.predict_groups(viewer, ids, now) if len(ids) > 1 or requested else {}
+        self.off: tuple[int, ...] = ()  # a search by group, a manual selection, or a single group includes all
         if requested is not None:
             self.off = requested
-        elif len(self._count) < 2 or scope.selection or _names_group(scope):
-            self.off = ()  # a search by group, or jobs chosen by hand, include all
-        else:
-            self.off = tuple(sorted(self._found))
+        elif len(self._count) > 1 and not scope.selection and not _names_group(scope):
+            self.off = tuple(sorted(self._prognoses))
+
+    @cached_property
+    def _prognoses(self) -> dict[int, prognosis.Prognosis]:
+        return prognosis.predict_groups(self._viewer, self.listed, self._now)
+
+    def count_excluded(self, ready: Readiness) -> int:
+        """Return how many of the replayable jobs are in excluded groups."""
+        if self.counted_over is None:
+            return sum(self._count.get(pk, 0) for pk in self.off)
+        return ready.count - ready.exclude_groups(self.off).count
 
     def notes(self, ready: Readiness | None) -> list[dict[str, Any]]:
-        """Return the reasons for the excluded groups. With `ready`, the jobs are counted there if only some were
-        sampled.
+        """Return the reasons for the excluded groups.
+
+        If only some jobs were sampled, `ready` counts the excluded ones.
         """
         counts: dict[int, int] | None = self._count if self.counted_over is None else None
         if counts is None and ready is not None and self.off:
@@ -366,31 +396,31 @@ class _Groups:
         return [self._note(pk, None if counts is None else counts.get(pk, 0)) for pk in self.off]
 
     def _note(self, pk: int, jobs: int | None) -> dict[str, Any]:
-        found = self._found.get(pk) or prognosis.Prognosis("asked", f"excluded by {self._by}")
+        found = self._prognoses.get(pk) or prognosis.Prognosis("asked", f"excluded by {self._by}")
         return setting_aside.build_note(pk, START, found.code, found.reason, self._by, self._now, jobs)
 
     @property
     def listed(self) -> set[int]:
-        """The ids of the groups to choose from."""
+        """Ids of the groups to choose from."""
         return self._count.keys() | set(self.off)
 
     def read_choices(self, groups: Mapping[int, Group]) -> list[GroupChoice]:
-        """Return the groups with what the desk knows of each, in a number of queries that does not depend on theirs."""
+        """Return the groups with their statistics. The number of queries does not depend on the number of groups."""
         viewer, now = self._viewer, self._now
         known = {pk: group for pk, group in groups.items() if pk in self.listed}
-        words = group_places.read_places(list(known.values()), viewer)
+        words = group_finder.read_places(list(known.values()), viewer)
         failed, partial = group_numbers.per_minute(list(known), now), group_sight.partial(viewer, known)
-        tenants: dict[int, set[str]] = defaultdict(set)
-        places: dict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
-        for row in self._sample:
-            places[row["group_id"]][row["source"], row["queue"]] += 1
-            if row["tenant"]:
-                tenants[row["group_id"]].add(row["tenant"])
-        main = {pk: counts.most_common(1)[0][0] for pk, counts in places.items() if pk in known}
+        named = set(map(attrgetter("group_id", "tenant"), self._sample))
+        tenants = Counter(pk for pk, tenant in named if tenant)
+        places = Counter(map(attrgetter("group_id", "source", "queue"), self._sample))
+        main: dict[int, tuple[str, str]] = {}
+        for (pk, source, queue), _ in places.most_common():
+            if pk in known:
+                main.setdefault(pk, (source, queue))
         successes = progress.read_successes(viewer, set(main.values()), now)
         rows = []
         for pk, group in known.items():
-            why = self._found.get(pk, prognosis.Prognosis("", ""))
+            why = self._prognoses.get(pk, prognosis.Prognosis("", ""))
             per_minute = None if pk in partial else failed[pk]
             per_min, succeeded_at = successes.get(main.get(pk, ("", "")), (0.0, None))
             rows.append(
@@ -408,7 +438,7 @@ class _Groups:
                     last_failed_at=group.last_seen,
                     failed_per_min=per_minute,
                     is_failing=rates.is_failing(group.last_seen, per_minute, now),
-                    tenants=len(tenants[pk]),
+                    tenants=tenants[pk],
                     is_tenants_all=self._is_all,
                     queue=main.get(pk, ("", ""))[1],
                     queue_succeeded_per_min=per_min,
@@ -424,7 +454,7 @@ def _names_group(scope: Target) -> bool:
 
 
 def name_groups(known: Mapping[int, Group], groups: list[tuple[int, int]]) -> list[tuple[str, str, int]]:
-    """Return (fingerprint, title, count) of each group that is known, the largest first."""
+    """Return (fingerprint, title, count) of each known group, largest first."""
     found = [(known[pk].name, known[pk].title, n) for pk, n in groups if pk in known]
     return sorted(found, key=lambda row: (-row[2], row[0]))
 

@@ -42,7 +42,7 @@ class _Epoch(Func):
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """`buckets`: (begin, sent, succeeded, failed again) of each step, oldest first."""
+    """Course of a replay. `buckets`: (start, sent, succeeded, failed again) of each step, oldest first."""
 
     buckets: list[tuple[datetime, int, int, int]]
     rate_now: float  # see `rates_now`
@@ -51,19 +51,19 @@ class OverTime:
 def items_of_failure(failure: Failure, limit: int = 50) -> list[ReplayItem]:
     """Return the items of this failure, latest first, each with its replay."""
     found = ReplayItem.objects.filter(failure=failure)
-    if not found.exists():  # mostly there are none, which is known at a fifth of the cost
+    if not found.exists():  # usually none: this check takes a fifth of the time
         return []
     found = found.select_related("replay")
     return list(found.defer("replay__selection", "replay__blocked", "replay__query").order_by("-pk")[:limit])
 
 
 def started_runs(failure: Failure) -> dict[int, ReplayItem]:
-    """Return run -> the item that started it, with its replay. An unsent item started none."""
+    """Return run -> the item that started it, with its replay. An unsent item started no run."""
     return {item.run: item for item in items_of_failure(failure) if item.sent_at is not None}
 
 
 def count_pruned(replay: Replay) -> int:
-    """Return how many of its jobs are pruned; the replay still has their outcomes."""
+    """Return how many of the replay's jobs are pruned; the replay still has their outcomes."""
     return max(0, replay.total - _visible_items(replay).count()) if replay.ended_at else 0
 
 
@@ -73,21 +73,29 @@ def _visible_items(replay: Replay) -> QuerySet[ReplayItem]:
     return items if replay.seen_sources is None else items.filter(failure__source__in=replay.seen_sources)
 
 
-def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
-    """Return what was sent and its outcomes, in at most _BUCKETS steps."""
+def over_time(replay: Replay, now: datetime | None = None, since: datetime | None = None) -> OverTime:
+    """Return the numbers of sent jobs and of outcomes over time, in at most _BUCKETS steps.
+
+    `since`: only from then until now.
+    """
     now = now or timezone.now()
     items = _visible_items(replay).order_by()
     ends = items.aggregate(first=Min("sent_at"), last_sent=Max("sent_at"), last_settled=Max("settled_at"))
     if ends["first"] is None:
         return OverTime([], 0.0)
-    first = int(ends["first"].timestamp())
-    last = int(max(t for t in (ends["last_sent"], ends["last_settled"]) if t is not None).timestamp())
+    is_cut = since is not None and since > ends["first"]
+    first = int((since if is_cut else ends["first"]).timestamp())
+    latest = max(t for t in (ends["last_sent"], ends["last_settled"]) if t is not None) if since is None else now
+    last = max(int(latest.timestamp()), first)
     step = max(1, -(-(last - first + 1) // _BUCKETS))
-    sent = _count_by_step(items.filter(sent_at__isnull=False), "sent_at", first, step)
-    ran = _count_by_step(items.filter(state=ItemState.SUCCEEDED), "settled_at", first, step)
-    again = _count_by_step(items.filter(state=ItemState.FAILED_AGAIN), "settled_at", first, step)
-    # One step before the first, so that the chart begins at zero.
-    buckets = [(datetime.fromtimestamp(first - step, UTC), 0, 0, 0)]
+    sent_items, settled = items.filter(sent_at__isnull=False), items
+    if since is not None:
+        sent_items, settled = sent_items.filter(sent_at__gte=since), settled.filter(settled_at__gte=since)
+    sent = _count_by_step(sent_items, "sent_at", first, step)
+    ran = _count_by_step(settled.filter(state=ItemState.SUCCEEDED), "settled_at", first, step)
+    again = _count_by_step(settled.filter(state=ItemState.FAILED_AGAIN), "settled_at", first, step)
+    # One step before the first job, so that the chart starts at zero.
+    buckets = [] if is_cut else [(datetime.fromtimestamp(first - step, UTC), 0, 0, 0)]
     for n in range((last - first) // step + 1):
         at = datetime.fromtimestamp(first + n * step, UTC)
         buckets.append((at, sent.get(n, 0), ran.get(n, 0), again.get(n, 0)))
@@ -95,8 +103,9 @@ def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
 
 
 def phases(replay: Replay) -> list[tuple[datetime, str]]:
-    """Return (time, state) of each state that it entered, oldest first: from its controller and, for operators' acts,
-    the audit.
+    """Return (time, state) of each state that the replay entered, oldest first.
+
+    The controller recorded some, the audit those that operators caused.
     """
     events = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act__startswith="replay.", allowed=True)
     acts = events.order_by("pk").values_list("at", "after")[:_MOST_PHASES]
@@ -109,9 +118,7 @@ def phases(replay: Replay) -> list[tuple[datetime, str]]:
 
 
 def rates_now(replays: Sequence[Replay], now: datetime | None = None) -> dict[int, float]:
-    """Return replay id -> jobs per second actually sent over the last 10 s, or since its start; 0 for one that does not
-    send.
-    """
+    """Return replay id -> jobs per second sent over the last 10 s, or since its start; 0 if it does not send."""
     now = now or timezone.now()
     moving = [replay.pk for replay in replays if replay.state in SENDING and replay.started_at]
     sent: dict[int, int] = {}
@@ -120,9 +127,7 @@ def rates_now(replays: Sequence[Replay], now: datetime | None = None) -> dict[in
         sent = dict(lately.order_by().values_list("replay").annotate(n=Count("pk")))
         restricted = [replay for replay in replays if replay.seen_sources is not None and replay.pk in sent]
         if restricted:
-            seen = {
-                source for replay in restricted for source in replay.seen_sources or ()
-            }  # the same of each: the viewer's
+            seen = {source for replay in restricted for source in replay.seen_sources or ()}  # all have the same viewer
             mine = lately.filter(replay__in=restricted, failure__source__in=seen)
             sent |= dict.fromkeys((replay.pk for replay in restricted), 0)
             sent |= dict(mine.order_by().values_list("replay").annotate(n=Count("pk")))
@@ -134,8 +139,9 @@ def rates_now(replays: Sequence[Replay], now: datetime | None = None) -> dict[in
 
 
 def _count_by_step(items, field: str, first: int, step: int) -> dict[int, int]:
-    """Return step -> number of items. An item settled by a worker's report before our clock had sent it belongs to step
-    0.
+    """Return step -> number of items.
+
+    An item whose report is older than its time of sending, by our clock, counts in step 0.
     """
     rows = items.annotate(bucket=(_Epoch(F(field)) - first) / step).values_list("bucket").annotate(n=Count("pk"))
     found: dict[int, int] = {}
@@ -148,7 +154,7 @@ def _count_by_step(items, field: str, first: int, step: int) -> dict[int, int]:
 def succeeded_per_minute(
     viewer: Viewer, queues: Sequence[str], now: datetime | None = None, minutes: int = 60
 ) -> list[int]:
-    """Return the jobs of these queues that succeeded, a value for each full minute before now, oldest first."""
+    """Return the number of succeeded jobs of these queues for each full minute before now, oldest first."""
     end = (now or timezone.now()).replace(second=0, microsecond=0)
     start = end - timedelta(minutes=minutes)
     rows = QueueCounter.objects.filter(
@@ -161,8 +167,9 @@ def succeeded_per_minute(
 def read_successes(
     viewer: Viewer, places: Collection[tuple[str, str]], now: datetime
 ) -> dict[tuple[str, str], tuple[float, datetime | None]]:
-    """Return (source, queue) -> its succeeded jobs per minute in the window of `rates`, and the start of the minute of
-    the latest one, or of its hour if that is longer than an hour ago.
+    """Return (source, queue) -> succeeded jobs per minute in the window of `rates`, and the latest success.
+
+    The success is dated to the start of its minute, or of its hour if that is longer than an hour ago.
     """
     if not places:
         return {}

@@ -1,15 +1,17 @@
-"""Readiness of a target: which jobs can go now, how many, and why the others cannot. Preview and start use the same
-statement.
+"""Readiness of a target: which jobs can be replayed now, how many, and why others cannot.
 
-A target of a million costs what its answer costs. If a search uses only counted columns, and no single job has an
-obstacle, no failure is read; otherwise one statement goes along an index and excludes by it. Exceptions are looked up,
-not the rule: a failure's row is kilobytes long.
+Preview and start use the same statement.
+
+The cost depends on the result, not on a target's size, which may be a million. If a search uses only counted columns
+and no single job has an obstacle, no failure is read; otherwise one statement scans an index and excludes by it.
+Exceptions are looked up rather than the rule: a failure's row is kilobytes long.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -22,6 +24,7 @@ from django.utils import timezone
 
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query, Term, Time
+from jobs_admin.db import statements
 from jobs_admin.models import Failure, FailureCount, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import FailureState
@@ -33,17 +36,18 @@ from jobs_admin.replays.target import Target
 from jobs_admin.search import scope as scopes
 from jobs_admin.search.failure_search import FailureSearch
 
-# The indexes that begin with one column and the state: what asks for no other column of a row reads none.
+# Indexes that begin with one column and the state: queries for no other column read no rows.
 _SLICED = ("queue", "task", "group", "tenant", "source", "kind", "attempts")
 _LISTED = ("queue", "task", "group", "source", "kind")
-_AT_ONCE = 2_000  # rows that are fetched
-_FEW = 20_000  # failures of a state that are looked at one by one
+_AT_ONCE = 2_000  # rows per fetch
+_FEW = 20_000  # failures of a state that are read individually
+UNBOUNDED = 2**62  # as `max_id`: no limit, for numbers that are only displayed
 
 Statement = tuple[str, list[Any]]
 
 
 class Readiness:
-    """Readiness of one target, for a viewer who may act on it, as of now. Computed once and cached."""
+    """Readiness of one target as of now, for a viewer who may act on it. Computed once and cached."""
 
     def __init__(
         self,
@@ -53,18 +57,40 @@ class Readiness:
         max_id: int,
         options: Options = Options(),  # noqa: B008 (frozen)
         now: datetime | None = None,
+        known_obstacles: list[Obstacle] | None = None,
     ) -> None:
+        self._known_obstacles = known_obstacles
         self.now = now or timezone.now()
         self.viewer, self.scope, self.max_id, self.options = viewer, scope, max_id, options
         self.query = None if scope.selection else language.parse(scope.query, self.now)
         self.states = language.STATES if self.query is None else scopes.states_of(self.query)
+        self._latest_dead: dict[int, list[int]] = {}
 
-    # -- what is asked for --------------------------------------------------------------------------------------
+    def exclude_groups(self, groups: tuple[int, ...]) -> Readiness:
+        """Return the readiness of the same target without these groups. Other obstacles are not read again."""
+        options = replace(self.options, without_groups=groups)
+        found = [one for one in self._obstacles if one.code != obstacles.LEFT_OUT]
+        found += obstacles.find_excluded_groups(options)
+        return Readiness(
+            self.viewer, self.scope, max_id=self.max_id, options=options, now=self.now, known_obstacles=found
+        )
+
+    # -- results ------------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """Number of jobs that can go."""
+        """Number of replayable jobs."""
         return self._by_reason[""]
+
+    def has_more_than(self, most: int) -> bool:
+        """Return whether more than `most` jobs can be replayed.
+
+        If no job is blocked, the latest dead jobs show it, which takes less time than counting them all.
+        """
+        is_free = self.query is not None and not self._obstacles and not language.unfit_for_acts(self.query)
+        if is_free and self.reads_rows and len(self.latest_dead(most + 1)) > most:
+            return True
+        return self.count > most
 
     @property
     def matched(self) -> int:
@@ -72,16 +98,20 @@ class Readiness:
 
     @cached_property
     def blocked(self) -> list[dict[str, Any]]:
-        """Blocked jobs: {"code", "reason", "count"}, most frequent first; with "accept" the option by which they go
-        nevertheless, with "replay" the one that has them.
+        """Blocked jobs: {"code", "reason", "count"}, most frequent first.
+
+        "accept" is the option that includes them nevertheless; "replay" is the replay that has them.
         """
-        found = []
+        found: list[dict[str, Any]] = []
         known = {f"{n}": one for n, one in enumerate(self._obstacles)}
         for name, n in self._by_reason.items():
             if name == OPEN:
                 found += self._count_open(n)
             elif name in known:
                 one = known[name]
+                if same := next((row for row in found if row["reason"] == one.reason), None):
+                    same["count"] += n
+                    continue
                 found.append({"code": one.code, "reason": one.reason, "count": n})
                 if one.accept:
                     found[-1]["accept"] = one.accept
@@ -91,24 +121,24 @@ class Readiness:
 
     @cached_property
     def sources(self) -> list[str]:
-        """Sources that the jobs would go to."""
+        """Sources that the jobs would be sent to."""
         if not self.count:
             return []
         if self.is_counted and not self._of_rows:
-            ready = self._counters().filter(state=FailureState.DEAD).exclude(self._away)
+            ready = self._counters.filter(state=FailureState.DEAD).exclude(self._away)
             return sorted(set(ready.values_list("source", flat=True)))
         dead = FailureCount.objects.filter(scopes.visible(self.viewer, OPERATOR), state=FailureState.DEAD, count__gt=0)
         named = sorted(set(dead.values_list("source", flat=True)))
         return named if len(named) == 1 else [name for name in named if self.rows().filter(source=name).exists()]
 
     def owned(self) -> Iterator[tuple[int, str, str]]:
-        """Yield (id, tenant, source) of those that can go, the lowest id first."""
+        """Yield (id, tenant, source) of the replayable jobs, lowest id first."""
         found = self._ready
         if found is None:
             return iter(())
         if connection.vendor == "postgresql":
             return self.rows().order_by("pk").values_list("pk", "tenant", "source").iterator(_AT_ONCE)
-        # All three are in this index. Without the hint, SQLite reads rows of kilobytes for them.
+        # All three columns are in this index. Without the hint, SQLite reads rows of kilobytes for them.
         by_state, (within, values) = f"{TABLE} INDEXED BY failure_by_state WHERE ", found
         if not within.startswith(by_state):
             within = f"{by_state}state = '{FailureState.DEAD}' AND {TABLE}.id IN (SELECT {TABLE}.id FROM {within})"
@@ -121,7 +151,7 @@ class Readiness:
 
     @cached_property
     def _ready(self) -> Statement | None:
-        """The SQL after FROM for those that can go; None if nothing can match."""
+        """The SQL after FROM for replayable jobs; None if nothing can match."""
         where = self._where(FailureState.DEAD)
         if where is None:
             return None
@@ -129,17 +159,21 @@ class Readiness:
         return where[0] + left_out, [*where[1], *(value for one in self._obstacles for value in one.values)]
 
     def latest(self, most: int) -> list[int]:
-        """Return the ids of the latest that can go, the highest first: some of the latest `most` dead ones, or, if the
-        greater part of those is blocked, `most` of them all.
+        """Return the ids of the latest replayable jobs, highest first.
+
+        These are among the latest `most` dead ones, unless more than half of those are blocked: then `most` of all.
         """
         if self.query is None:
             return sorted(self.rows().values_list("pk", flat=True), reverse=True)[:most]
-        sample = self.latest_dead(most)
+        sample = self.latest_dead(most + 1)[:most]  # as `has_more_than` reads them
         if not self._obstacles or not sample:
             return sample
-        among = self._able(Failure.objects.filter(pk__in=sample))
-        found = sorted(among.values_list("pk", flat=True), reverse=True)
-        # Obstacles are frequent among the latest: the others would not be reported.
+        among, values = statements.one_of("id", sample)
+        for one in self._obstacles:
+            among, values = f"{among} AND NOT {one.sql}", [*values, *one.values]
+        able = f"SELECT id FROM {TABLE} WHERE state = '{FailureState.DEAD}' {among} ORDER BY id DESC"
+        found = [pk for (pk,) in statements.fetch_rows(able, values)]
+        # Obstacles are frequent among the latest jobs, so these alone would not represent the rest.
         return found if 2 * len(found) >= min(most, self.count) else self._latest_of_all(most)
 
     def _latest_of_all(self, most: int) -> list[int]:
@@ -149,46 +183,44 @@ class Readiness:
         return sorted((row[0] for row in _fetch(found)), reverse=True)[:most] if found else []
 
     def rows(self) -> QuerySet[Failure]:
-        """Return the failures that can go."""
+        """Return the failures that can be replayed."""
         found = self._ids_of_ready
         if found is None:
             return Failure.objects.none()
         if connection.vendor == "postgresql":
             return self._able(self.scope.within(self.viewer, self.now).filter(pk__lte=self.max_id)).order_by()
-        # By their ids, or SQLite would take an index that makes it read every dead failure.
+        # By ids: otherwise SQLite chooses an index with which it reads every dead failure.
         return Failure.objects.filter(RawSQL(f"{TABLE}.id IN ({found[0]})", found[1], output_field=BooleanField()))  # noqa: S611
 
     def arrived_since(self, most: int) -> int:
-        """Return how many match that came later, counted up to `most`."""
-        if not Failure.objects.filter(pk__gt=self.max_id).exists():
+        """Return the number of later matching jobs, counted up to `most`."""
+        if self.max_id >= UNBOUNDED or not Failure.objects.filter(pk__gt=self.max_id).exists():
             return 0
         later = self.scope.within(self.viewer, self.now).filter(pk__gt=self.max_id)
         return later.order_by()[:most].count()
 
     @cached_property
     def is_counted(self) -> bool:
-        """Return whether counters suffice: the search uses only counted columns, and no failure came meanwhile."""
+        """Return whether counters suffice: the search uses only counted columns, and no failure arrived meanwhile."""
         return self.query is not None and scopes.is_counted(self.query) and not self.arrived_since(1)
 
     @property
     def reads_rows(self) -> bool:
-        """Return whether failures have to be read for the count."""
+        """Return whether the count requires reading failures."""
         return not self.is_counted or bool(self._of_rows)
 
     def count_dead(self, most: int) -> int:
-        """Return the dead jobs that match, before obstacles, counted up to `most` where counters do not know."""
+        """Return the number of matching dead jobs before obstacles, counted up to `most` if counters do not have it."""
         if self.is_counted:
-            return self._counters().filter(state=FailureState.DEAD).aggregate(n=Sum("count"))["n"] or 0
+            return self._counted_by_state.get(FailureState.DEAD, 0)
         dead = self.scope.within(self.viewer, self.now).filter(state=FailureState.DEAD)
         return dead.order_by()[:most].count()
 
     def spread(self, column: str, most: int) -> list[tuple[Any, int]] | None:
-        """Return the spread of those that can go over source, queue, task or group_id; None if only reading them would
-        show it.
-        """
+        """Return the spread of replayable jobs over source, queue, task or group_id; None if rows must be read."""
         if not self.is_counted or self._of_rows:
             return None
-        ready = self._counters().filter(state=FailureState.DEAD).exclude(self._away).order_by()
+        ready = self._counters.filter(state=FailureState.DEAD).exclude(self._away).order_by()
         return list(ready.values_list(column).annotate(n=Sum("count")).order_by("-n", column)[:most])
 
     @property
@@ -200,15 +232,16 @@ class Readiness:
             if one.code == "unguarded"
         ]
 
-    # -- counting -----------------------------------------------------------------------------------------------
+    # -- counts -------------------------------------------------------------------------------------------------
 
     @cached_property
     def _obstacles(self) -> list[Obstacle]:
-        return obstacles.find_obstacles(self.options, self.now)
+        found = self._known_obstacles
+        return obstacles.find_obstacles(self.options, self.now) if found is None else found
 
     @property
     def _of_rows(self) -> list[Obstacle]:
-        """Obstacles that counters do not know."""
+        """Obstacles that counters do not include."""
         return [one for one in self._obstacles if one.place is None]
 
     @property
@@ -218,12 +251,17 @@ class Readiness:
             found |= one.place or Q(pk__in=[])
         return found
 
+    @cached_property
     def _counters(self) -> QuerySet[FailureCount]:
         return scopes.matching_counts(self.viewer, self.query or Query(), OPERATOR)
 
     @cached_property
+    def _counted_by_state(self) -> dict[str, int]:
+        return dict(self._counters.values_list("state").annotate(n=Sum("count")).order_by())
+
+    @cached_property
     def _by_reason(self) -> Counter[str]:
-        """Number of jobs by obstacle: "" none, OPEN, the index of an obstacle, or a state."""
+        """Number of jobs by obstacle: "" for none, OPEN, the index of an obstacle, or a state."""
         if self.is_counted and not self._of_rows:
             return self._by_counters()
         found: Counter[str] = Counter()
@@ -231,8 +269,7 @@ class Readiness:
         if FailureState.DEAD in self.states:
             found += self._dead_by_reason()
         if self.is_counted:
-            by_state = dict(self._counters().values_list("state").annotate(n=Sum("count")).order_by())
-            found += Counter({state: n for state, n in by_state.items() if state in others})
+            found += Counter({state: n for state, n in self._counted_by_state.items() if state in others})
             others = others if self._is_any_open else []
             for state, _, n in self._by_state(others, only_open=True):
                 found[OPEN] += n
@@ -247,11 +284,10 @@ class Readiness:
         return any(one.code == OPEN for one in self._obstacles)
 
     def _by_counters(self) -> Counter[str]:
-        counters = self._counters()
         found: Counter[str] = Counter()
-        for state, n in counters.values_list("state").annotate(n=Sum("count")).order_by():
+        for state, n in self._counted_by_state.items():
             found["" if state == FailureState.DEAD else state] += n
-        dead = counters.filter(state=FailureState.DEAD)
+        dead = self._counters.filter(state=FailureState.DEAD)
         for n, one in enumerate(self._obstacles):
             assert one.place is not None
             found[str(n)] = dead.filter(one.place).aggregate(n=Sum("count"))["n"] or 0
@@ -268,21 +304,21 @@ class Readiness:
         cases = " ".join(f"WHEN {one.sql} THEN {n}" for n, one in enumerate(self._obstacles))
         sums = ", ".join(f"COUNT(*) FILTER (WHERE why = {n})" for n in range(-1, len(self._obstacles)))
         values = [value for one in self._obstacles for value in one.values]
-        # The limit is none: it keeps SQLite from asking the whole of it again for each sum.
+        # The limit excludes nothing: it keeps SQLite from evaluating the subquery again for each sum.
         reasons = f"SELECT CASE {cases} ELSE -1 END AS why FROM {where[0]} LIMIT {2**62}"
         free, *blocked = _fetch((f"SELECT {sums} FROM ({reasons}) AS told", [*values, *where[1]]))[0]
         named = [OPEN if one.code == OPEN else str(n) for n, one in enumerate(self._obstacles)]
         return +Counter({"": free, **dict(zip(named, blocked, strict=True))})
 
     def _by_state(self, states: list[str], *, only_open: bool = False) -> list[tuple[str, bool, int]]:
-        """Return (state, whether an open replay has them, how many) of those that are not dead."""
+        """Return (state, whether an open replay has them, number) of the jobs that are not dead."""
         totals = dict(
             FailureCount.objects.filter(state__in=states, count__gt=0).values_list("state").annotate(n=Sum("count"))
         )
         open_sql = "".join(one.sql for one in self._obstacles if one.code == OPEN) or "1 = 0"
         found: list[tuple[str, bool, int]] = []
         for state, total in sorted(totals.items()):
-            # What is gone for good was sent by a replay that hears no more of it.
+            # A gone job was sent by a replay that receives no report about it.
             is_open = "1 = 0" if state == FailureState.GONE else open_sql
             where = self._where(state, of_few=total <= _FEW)
             if where is not None:
@@ -306,10 +342,10 @@ class Readiness:
             for pk, count in by_replay.items()
         ]
 
-    # -- along which index --------------------------------------------------------------------------------------
+    # -- choice of an index -------------------------------------------------------------------------------------
 
     def _where(self, state: str, *, of_few: bool = False) -> Statement | None:
-        """Return the SQL after FROM for those of one state up to `max_id`; None if nothing can match."""
+        """Return the SQL after FROM for jobs of one state up to `max_id`; None if nothing can match."""
         if state not in self.states:
             return None
         base = Q(state=state, pk__lte=self.max_id) & scopes.visible(self.viewer, OPERATOR)
@@ -324,10 +360,10 @@ class Readiness:
         return self._along_ids(base)
 
     def _along_ids(self, base: Q) -> Statement | None:
-        """Return the statement along an index of ids.
+        """Return the statement that scans an index of ids.
 
-        For words and times SQLite takes whatever comes first, and then reads each row for its state. With the index
-        given, it finds the ids alone, and looks each up in that index beside its state.
+        For words and times, SQLite uses the first suitable index and then reads each row for its state. With the index
+        given, it finds the ids alone and looks up each in that index, which includes the state.
         """
         assert self.query is not None
         sliced, times, rest = _split_terms(self.query.terms)
@@ -348,15 +384,19 @@ class Readiness:
 
     def latest_dead(self, most: int) -> list[int]:
         assert self.query is not None
+        if most in self._latest_dead:
+            return self._latest_dead[most]
         sources = self.viewer.sources(OPERATOR)
         acting = Viewer(self.viewer.name, dict.fromkeys(["*"] if sources is None else sources, OPERATOR))
         latest = FailureSearch(acting, self.query)
         latest.states = tuple(state for state in latest.states if state == FailureState.DEAD)
-        return latest.ids(self.max_id + 1, most) if latest.states else []
+        before = None if self.max_id >= UNBOUNDED else self.max_id + 1
+        self._latest_dead[most] = latest.ids(before, most) if latest.states else []
+        return self._latest_dead[most]
 
 
 def _split_terms(terms: tuple[Term, ...]) -> tuple[list[Match], list[Term], list[Term]]:
-    """Split terms into those of one indexed column, times, and all others; states are requested elsewhere."""
+    """Split terms into those of one indexed column, times, and all others. States are handled elsewhere."""
     sliced: list[Match] = []
     times: list[Term] = []
     rest: list[Term] = []
@@ -373,7 +413,7 @@ def _split_terms(terms: tuple[Term, ...]) -> tuple[list[Match], list[Term], list
 
 
 def _is_listed(term: Match) -> bool:
-    """Return whether its patterns are looked up in a list of names: an index finds no pattern."""
+    """Return whether the patterns are looked up in a list of names, because an index cannot match patterns."""
     return term.field in _LISTED or not any(value.glob for value in term.values)
 
 

@@ -1,4 +1,4 @@
-"""Rights on a replay, and the audit of acts on it."""
+"""Rights on a replay, its approval by a second person, and the audit of acts on it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from jobs_admin import config
 from jobs_admin.core.refused import Refused
+from jobs_admin.core.text import list_some, terminal_line
 from jobs_admin.db import audit
-from jobs_admin.db.authorizing import authorize, note, refuse
-from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
+from jobs_admin.db.authorizing import authorize, note, refuse, second_person_refusal
+from jobs_admin.models import AuditEvent, Failure, FailureCount, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.replays.target import Target
@@ -22,7 +24,7 @@ def must_write(viewer: Viewer, act: str, object: str = "", sources: Sequence[str
 
 
 def must_act_on_job(viewer: Viewer, scope: Target) -> None:
-    """Refuse a single job that the viewer may only see; in a search, it is simply excluded."""
+    """Refuse a single job that the viewer may see but not act on; a search simply excludes such jobs."""
     if not scope.is_one_job:
         return
     source = Failure.objects.filter(pk=scope.selection[0]).values_list("source", flat=True).first()
@@ -31,12 +33,12 @@ def must_act_on_job(viewer: Viewer, scope: Target) -> None:
         object = f"failure:{scope.selection[0]}"
         if viewer.role_on(source):
             refuse(viewer, "replay.draft", object, Refused("forbidden", message), [source])
-        # What the viewer may not even see is written down for its admin, and answered like what is not there.
+        # An attempt on a hidden job is recorded for the source's admin and answered as if the job did not exist.
         note(viewer, "replay.draft", object, message, [source])
 
 
 def must_act(viewer: Viewer, replay: Replay, act: str) -> list[str]:
-    """Return the sources of the replay. Raises Refused unless the viewer is operator of every one."""
+    """Return the sources of the replay. Raises Refused unless the viewer is an operator of all of them."""
     sources = sources_of(replay)
     must_write(viewer, act, f"replay:{replay.pk}", sources)
     message = f"Replay #{replay.pk} has jobs of {{seen}}, where you are not operator. Nothing was changed."
@@ -45,8 +47,9 @@ def must_act(viewer: Viewer, replay: Replay, act: str) -> list[str]:
 
 
 def sources_of(replay: Replay) -> list[str]:
-    """Return the sources of all jobs that its start froze: the audit of the start names each, and that of its draft
-    before.
+    """Return the sources of all jobs that the start froze.
+
+    The audit of the start names each, and so does that of the draft.
     """
     acts = AuditEvent.objects.filter(object=f"replay:{replay.pk}", allowed=True).exclude(source="")
     for act in ("replay.start", "replay.draft") if replay.state == ReplayState.DRAFT else ("replay.start",):
@@ -56,9 +59,12 @@ def sources_of(replay: Replay) -> list[str]:
     return sorted(found.values_list("failure__source", flat=True).distinct())
 
 
-# What the row of each source has of a replay of several: a reason, a search, groups and numbers may be about another's jobs.
+# For a replay of several sources, fields in each source's row: a reason, a search, groups or numbers may concern
+# another source.
 _FIELDS_OF_EACH = ("state", "pace")
-OF_SEVERAL = "Its jobs are of several sources. The entry for admins of every source has the reason; the replay's page has it too."
+OF_SEVERAL = (
+    "The replay has jobs from several sources. The reason is on its page, and in the entry for admins of every source."
+)
 
 
 def record(
@@ -71,10 +77,10 @@ def record(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write one row for each source, so that the admin of one sees what was done with its jobs.
+    """Write one audit row per source, so that the admin of each source sees what was done with its jobs.
 
-    Of several sources, a row before these, of no source, has all: only admins of every source read it. Theirs say who did what,
-    when, and to which state and pace.
+    For several sources, a preceding row without a source has all fields; only admins of every source can read it. The
+    others have only who did what and when, the state and the pace.
     """
     object = f"replay:{replay.pk}"
     if len(sources) < 2:
@@ -96,3 +102,48 @@ def wrong_state(replay: Replay, done: str) -> Refused:
     state = Replay.objects.values_list("state", flat=True).filter(pk=replay.pk).first() or "discarded"
     state = state.replace("_", " ")
     return Refused("wrong_state", f"Replay #{replay.pk} is {state}, so it cannot be {done}. Nothing was changed.")
+
+
+_NAMED = 3  # tasks
+
+
+def approval_reason(ready: QuerySet[Failure], count: int) -> str:
+    """Return why a second person has to approve a replay of these `count` jobs; empty if no approval is needed."""
+    most = config.approve_above()
+    if most is not None and count > most:
+        return f"{count:,} jobs: above {most:,}, another operator must approve the replay (REDRIVE_APPROVE_ABOVE)."
+    if dangerous := _dangerous_tasks(ready) if count else []:
+        names = list_some([terminal_line(task, 60) for task in dangerous], _NAMED)
+        tasks = "a task" if len(dangerous) == 1 else "tasks"
+        return f"It runs {tasks} that another operator must approve (REDRIVE_DANGEROUS_TASKS): {names}."[:255]
+    return ""
+
+
+def _dangerous_tasks(ready: QuerySet[Failure]) -> list[str]:
+    if not config.dangerous_tasks():
+        return []
+    # Task names are few. The index of tasks tells which of them these jobs have.
+    known = FailureCount.objects.filter(state="dead", count__gt=0).values_list("task", flat=True).distinct()
+    dangerous = sorted(task for task in known if config.is_dangerous(task))
+    return [task for task in dangerous if ready.filter(task=task).exists()]
+
+
+def approver_refusal(viewer: Viewer, replay: Replay, sources: Sequence[str]) -> str:
+    """Return why this operator of all its `sources` cannot be the second person; empty if they can.
+
+    A person and that person's tokens count as one. A token without an owner and a terminal identify no person: whoever
+    uses them may also have a login. So they are never the second person for a known starter, and a known person is not
+    automatically the second person for them.
+    """
+    return second_person_refusal(viewer, f"replay #{replay.pk}", replay.actor, _starters(replay), sources)
+
+
+def needs_admin(replay: Replay) -> bool:
+    """Return whether, of persons who log in, only an admin can approve it, because the starter is unknown."""
+    return any(user is None for _, user in _starters(replay))
+
+
+def _starters(replay: Replay) -> set[tuple[str, int | None]]:
+    """Return (name, user) of the persons who drafted and started it."""
+    begun = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act="replay.start", allowed=True)
+    return {(replay.actor, replay.created_by_id), *begun.values_list("actor", "user_id")}

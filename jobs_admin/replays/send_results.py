@@ -1,4 +1,4 @@
-"""Recording of send results: items, their failures, the replay's counts and the queues', in short transactions."""
+"""Recording of send results in short transactions: items, their failures, the counts of the replay and of queues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _LEDGER_LOST = "The ledger was lost while it was being sent: whether it was sent
 
 _ENDED = (ReplayState.CANCELLED, ReplayState.STOPPED)
 
-# Items of one write transaction: as many as take some 40 ms here and now, because on SQLite no one else writes meanwhile.
+# Items per write transaction: as many as take some 40 ms on this machine, because SQLite allows no other writer
+# meanwhile.
 _FEWEST, _MOST = 100, 1_000
 _SHORT_S, _LONG_S = 0.02, 0.06
 
@@ -49,10 +50,10 @@ class Batches:
 
 
 def mark_sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: Batches | None = None) -> None:
-    """Mark items as sent. Their failures are in the new run, unless ingest already knows how that run ended."""
+    """Mark items as sent. Their failures are in the new run, unless ingest already has the outcome of that run."""
     for batch in (batches or Batches()).split(items):
         with transaction.atomic():
-            # Those that were marked already, by who took over from us, are counted there.
+            # Items that the next sender has already marked are counted there.
             gone = _leave_planned(batch, ItemState.SENT, "", now)
             queues = Counter((item.source, item.queue) for item in gone)
             _renew_failures(replay, gone)
@@ -91,9 +92,9 @@ def mark_refused(replay: Replay, why: Mapping[int, str], now: datetime) -> None:
 def mark_unsent(replay: Replay, pks: Sequence[int], now: datetime, may_go: bool = False) -> None:
     """Release items that were claimed and not sent: to be claimed again, or cancelled if the replay has ended.
 
-    `may_go`: the sender that claimed them may be about to send them. If the replay has ended they keep their claim,
-    until the source withholds them; otherwise they keep its epoch, so that the source is queried before
-    they are cancelled (`stopping.drop_planned`, `setting_aside`).
+    `may_go`: the sender that claimed them may be about to send them. If the replay has ended, they keep their claim
+    until the source withholds them; otherwise they keep its epoch, so that the source is queried before they are
+    cancelled (`stopping.drop_planned`, `setting_aside`).
     """
     for start in range(0, len(pks), 500):
         with transaction.atomic():
@@ -108,10 +109,10 @@ def mark_unsent(replay: Replay, pks: Sequence[int], now: datetime, may_go: bool 
 def settle_claims(
     replay: Replay, source: Source, epoch: str, items: Sequence[Claimed], now: datetime, *, withhold: bool
 ) -> None:
-    """Write down what the source knows of claims of unknown end. `withhold`: those that were not sent are never sent.
+    """Record the source's answer about claims with an unknown result. `withhold`: forbid unsent ones permanently.
 
-    A sender that stalled longer than its lease may be about to send: no one would hear of a job that goes after its item has
-    ended. `epoch` is that of the source's ledger now. Raises SourceError, with nothing written.
+    A sender that stalled longer than its lease may be about to send, and a job sent after its item has ended would go
+    unnoticed. `epoch` is the current epoch of the source's ledger. Raises SourceError, with nothing written.
     """
     known = [item for item in items if item.claim_epoch == epoch]
     went = (source.withhold if withhold else source.was_sent)(replay.key, [item.pk for item in known])
@@ -124,7 +125,7 @@ def settle_claims(
 
 
 def _move(replay: Replay, **to: int) -> None:
-    """Move items out of planned, in the replay's counts."""
+    """Move items out of planned in the replay's counts."""
     if count := sum(to.values()):
         changes = {name: F(name) + n for name, n in to.items()}
         Replay.objects.filter(pk=replay.pk).update(planned=F("planned") - count, **changes)
@@ -152,7 +153,7 @@ def _renew_failures(replay: Replay, items: Sequence[Claimed]) -> None:
 
 
 def _renew(items: Sequence[Claimed], state: str, why: str | None = None) -> None:
-    """Set failures to their new run. `why`: their reason; None leaves it."""
+    """Set failures to their new run. `why`: the new reason; None leaves it unchanged."""
     if not items:
         return
     rows, given = _build_went_table([(item.failure, item.run, item.job_id) for item in items])
@@ -160,16 +161,19 @@ def _renew(items: Sequence[Claimed], state: str, why: str | None = None) -> None
     with connection.cursor() as cursor:
         cursor.execute(
             f"UPDATE {table} SET state = %s, reason = COALESCE(%s, reason), run = went.run, job_id = went.job_id, "
-            # In its new run it is in its source again.
+            # In the new run, the job is in its source again.
             f"due_at = NULL, caveats = NULLIF({table}.caveats & ~{Caveat.REMOVED}, 0) FROM {rows} "
-            # Twice not, so that SQLite does not begin with all that is dead.
+            # The double negation keeps SQLite from starting with all dead failures.
             f"WHERE {table}.id = went.id AND NOT ({table}.state <> %s) AND {table}.run = went.run - 1",
             [state, why, *given, FailureState.DEAD],
         )
 
 
 def _build_went_table(values: list[tuple[int, int, str]]) -> tuple[str, list[object]]:
-    """Return a table `went` of (id, run, job_id), and its parameters: bound one by one they cost more than the rows."""
+    """Return a table `went` of (id, run, job_id), and its parameters.
+
+    Binding values one by one costs more than the rows.
+    """
     if connection.vendor == "sqlite":
         parts = "json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS run, json_extract(value, '$[2]') AS job_id"
         return f"(SELECT {parts} FROM json_each(%s)) AS went", [json.dumps(values)]

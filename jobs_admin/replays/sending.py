@@ -1,7 +1,7 @@
-"""The step of `watch` that sends: claims due items, hands them to a line that sends them, and records the results.
+"""The step of `watch` that sends: claims due items, passes them to a line that sends them, and records the results.
 
-An item is claimed in SQL before it goes and marked after. A crash in between leaves a claim; the next holder of the
-replay's lease queries the source's ledger. So each job goes once, or is reported as uncertain.
+An item is claimed in SQL before it is sent and marked afterwards. A crash in between leaves a claim, and the next
+holder of the replay's lease queries the source's ledger. So each job is sent once, or reported as uncertain.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from jobs_admin.sources.base import Source, SourceError
 
 log = logging.getLogger(__name__)
 
-_ROUND_S = 0.1  # how long a pause may go unnoticed
-_AHEAD_S = 0.3  # what is claimed before it is due, so that a slow transaction delays no job
-_MOST_AHEAD = 6_000  # of those that are due at once
-# Sent and not marked yet. Marking costs the database more than all else does, and so it follows: some 15 MB of memory
-# at most, and a claim that nobody marks is a question to the ledger, not a loss.
+_ROUND_S = 0.1  # longest time until a pause takes effect
+_AHEAD_S = 0.3  # items are claimed this early, so that a slow transaction delays no job
+_MOST_AHEAD = 6_000  # limit for items due at the same time
+# Sent items that are not marked yet. Marking is the most expensive work for the database, so it may lag: it costs some
+# 15 MB of memory at most, and an unmarked claim needs a query of the ledger but loses nothing.
 _MOST_BEHIND = 20_000
-_TRY_AGAIN_S = 5.0  # the longest wait before an unreachable source is tried again
-_SILENT_S = 0.5  # what waits for longer says why
-_CHECK_STOPPED_S = 2.0  # between two looks for what dead senders left in replays that were stopped
+_TRY_AGAIN_S = 5.0  # longest wait before retrying an unreachable source
+_SILENT_S = 0.5  # after that time without progress, the reason is shown
+_CHECK_STOPPED_S = 2.0  # between checks for claims of dead senders in stopped replays
 
 _STOPPED = (ReplayState.PAUSED, ReplayState.HELD, ReplayState.WAITING, ReplayState.CANCELLED, ReplayState.STOPPED)
 _COLUMNS = (
@@ -57,17 +57,17 @@ _COLUMNS = (
 class _ActiveReplay:
     """State of a replay that this process sends."""
 
-    replay: Replay  # as it was read last
+    replay: Replay  # as last read
     writer: Writer
     line: Line
-    leased_at: float  # by the monotonic clock, as all times here
+    leased_at: float  # by the monotonic clock, like all times here
     choice: Choice = field(default_factory=Choice)
     batches: Batches = field(default_factory=Batches)
     rates: KeyRates | None = None
     depths: dict[Lane, int] = field(default_factory=dict)  # waiting jobs of a capped queue, as last queried
-    out: dict[int, Claimed] = field(default_factory=dict)  # claimed by us and not marked: item id -> item
+    out: dict[int, Claimed] = field(default_factory=dict)  # claimed by this process and not marked: item id -> item
     went: deque[Claimed] = field(default_factory=deque)  # sent and not marked, in the order of sending
-    # Claims of a sender before us, or of ours with an unknown end, are to be looked up before anything is sent.
+    # Claims of an earlier sender, or own claims with an unknown result, are settled before anything is sent.
     to_look_up: bool = True
     moved_at: float = -math.inf
 
@@ -78,33 +78,33 @@ class _ActiveReplay:
 
 @dataclass(slots=True)
 class _Rest:
-    """A source that could not be used, and is left alone until it answers again."""
+    """An unusable source, which is not called until a probe succeeds."""
 
-    replay: str  # the key of one that has jobs for it
+    replay: str  # key of a replay that has jobs for the source
     until: float
     wait: float
     answers: bool = False
     knock: threading.Thread | None = None
 
     def probe(self, source: str, notify: Callable[[], None]) -> None:
-        with contextlib.suppress(KeyError, SourceError):  # not configured, or away: it rests on
+        with contextlib.suppress(KeyError, SourceError):  # not configured or unreachable: it stays unused
             config.adapter(source).epoch(self.replay)
             self.answers = True
             notify()
 
 
 class Sender:
-    """Sender of the due items of all running replays. One in each process; remembers the use of its buckets."""
+    """Sender of the due items of all running replays. One per process; it keeps the token buckets."""
 
     def __init__(self, name: str) -> None:
-        # Which process this is: a pid alone comes again.
+        # Identifies the process: a pid alone may be reused.
         self.name = f"{name[:36]}/{os.getpid()}/{uuid.uuid4().hex[:8]}"[:64]
         self._active: dict[int, _ActiveReplay] = {}
-        self._ending: dict[int, _ActiveReplay] = {}  # stopped while a call to their source was under way
+        self._ending: dict[int, _ActiveReplay] = {}  # stopped during a call to their source
         self._resting: dict[str, _Rest] = {}  # by source
         self._news = threading.Event()
         self._checked_stopped_at = -math.inf
-        self._clock = timezone.now(), time.monotonic()  # the same moment by both
+        self._clock = timezone.now(), time.monotonic()  # the same moment by both clocks
 
     def round(self, now: datetime | None = None) -> bool:
         """Send for a tenth of a second or less. Return True if there is more to send."""
@@ -126,7 +126,8 @@ class Sender:
             for pk in list(self._ending):
                 self._end(pk, now or timezone.now())
         except BaseException:
-            # What was sent and not marked keeps its claim: the next round, here or elsewhere, asks the ledgers.
+            # Sent but unmarked items keep their claims: the next round, in this or another process, queries the
+            # ledgers.
             self.close()
             raise
         return bool(running or self._ending)
@@ -135,14 +136,14 @@ class Sender:
         return any(active.went for active in (*self._active.values(), *self._ending.values()))
 
     def close(self) -> None:
-        """Send nothing more, and leave unmarked items to the next round."""
+        """Stop sending, and leave unmarked items to the next round."""
         self._ending |= self._active
         self._active = {}
         for active in self._ending.values():
             active.line.close()
 
     def _serve(self, replay: Replay, now: datetime) -> None:
-        """Claim what will be due soon and hand it over."""
+        """Claim items due soon and pass them to the line."""
         active = self._hold(replay, now)
         if active is None:
             return
@@ -153,7 +154,7 @@ class Sender:
             return
         room, why = _room(replay, len(active.out))
         if active.to_look_up and (why or replay.pace.get("per_key")):
-            return  # how many are under way is not known
+            return  # the number in flight is unknown
         if room > 0:
             items = self._claim(active, min(count, room), now)
             if items:
@@ -167,7 +168,7 @@ class Sender:
             _write_reason(replay, why)
 
     def _hold(self, replay: Replay, now: datetime) -> _ActiveReplay | None:
-        """Take the replay for a while. None if another process sends it, or a call of ours has not ended."""
+        """Take the replay's lease. Return None if another process sends it, or if a call of ours has not finished."""
         active, monotonic = self._active.get(replay.pk), time.monotonic()
         if active is None or monotonic - active.leased_at > LEASE_S / 2:
             if replay.pk in self._ending or not claiming.take_lease(replay, self.name, now):
@@ -181,7 +182,7 @@ class Sender:
                 )
                 active.line.start()
             active.leased_at = monotonic
-            # Whoever comes after us waits longer than that.
+            # The next sender waits longer than that.
             active.line.lease(monotonic + LEASE_S * 0.8)
         active.replay = replay
         jitter = replay.pace.get("jitter") or 0.0
@@ -195,7 +196,10 @@ class Sender:
         return active
 
     def _due(self, active: _ActiveReplay) -> int:
-        """Return how many to claim now: items due soon and not on the line yet. Some at a time rather than one by one."""
+        """Return how many items to claim now: those due soon and not on the line.
+
+        Claims several at a time rather than one by one.
+        """
         with active.line.lock:
             ahead = active.line.bucket.ahead(_AHEAD_S, time.monotonic())
             pending = active.line.pending
@@ -233,7 +237,7 @@ class Sender:
         )
 
     def _room_in(self, active: _ActiveReplay, cap: int, lane: Lane) -> float:
-        """Return how many more jobs this queue takes before it reaches its cap."""
+        """Return how many more jobs this queue accepts before it reaches its cap."""
         name, queue = lane
         source = self._source(active.replay, name)
         try:
@@ -247,10 +251,10 @@ class Sender:
         ours = sum((item.source, active.writer.queue(item)) == lane for item in active.out.values())
         return cap - waiting - ours
 
-    # What the sources say
+    # -- sources -----------------------------------------------------------------------------------------------
 
     def _source(self, replay: Replay, name: str) -> Source | None:
-        """Return the source; None while it cannot be used."""
+        """Return the source; None while it is unusable."""
         if name in self._resting:
             return None
         try:
@@ -263,7 +267,7 @@ class Sender:
         return None
 
     def _epoch(self, replay: Replay, name: str) -> str | None:
-        """Return the epoch of the replay's ledger there; None while it cannot be queried."""
+        """Return the epoch of the replay's ledger in the source; None while it cannot be queried."""
         if (source := self._source(replay, name)) is None:
             return None
         try:
@@ -280,9 +284,7 @@ class Sender:
         _write_reason(replay, why)
 
     def _knock(self) -> None:
-        """Probe the sources that rested long enough, each in a thread: one that hangs would block the jobs of all
-        others.
-        """
+        """Probe sources that have rested long enough, each in its own thread: one may hang and block all other jobs."""
         for source, rest in list(self._resting.items()):
             if rest.knock is None and time.monotonic() >= rest.until:
                 rest.knock = threading.Thread(target=rest.probe, args=(source, self._news.set), daemon=True)
@@ -293,15 +295,15 @@ class Sender:
                 wait = min(_TRY_AGAIN_S, 2 * rest.wait)
                 self._resting[source] = _Rest(rest.replay, time.monotonic() + wait, wait)
 
-    # What came of it
+    # -- results -----------------------------------------------------------------------------------------------
 
     def _mark(self, active: _ActiveReplay, now: datetime) -> None:
-        """Record the results of the line; of the sent items, as many as there is time for."""
+        """Record the results of the line; of the sent items, as many as time allows."""
         ended, replay = active.line.collect(), active.replay
         active.went.extend(ended.sent)
         refused = [active.out[pk] for pk in ended.refused if pk in active.out]
         unknown = [*ended.unknown, *self._refuse(active, refused, ended.refused, now)]
-        # What an earlier sender had claimed, too, may still be sent by that one: its claim is looked up again.
+        # Items claimed by an earlier sender may still be sent by it: their claims are settled again.
         unsent = [item for item in ended.unsent if not item.claim_epoch]
         unknown += [item for item in ended.unsent if item.claim_epoch]
         if unsent:
@@ -321,8 +323,10 @@ class Sender:
     def _refuse(
         self, active: _ActiveReplay, items: Sequence[Claimed], why: Mapping[int, str], now: datetime
     ) -> list[Claimed]:
-        """Cancel these items, which are never sent. Those that a stalled sender may still send are withheld by their source
-        first; return those whose source does not answer, which are unchanged.
+        """Cancel these items, which are never sent.
+
+        Those that a stalled sender may still send are first withheld by their source. Return those whose source does
+        not answer, which are unchanged.
         """
         replay, left = active.replay, []
         returned: dict[str, list[Claimed]] = {}
@@ -341,12 +345,12 @@ class Sender:
         (moment, then), begun = self._clock, time.monotonic()
         while active.went:
             part = [active.went.popleft() for _ in range(min(active.batches.size, len(active.went)))]
-            # None of them later than it went: what is judged by when it was sent would count for another rate.
+            # No item is marked as sent later than it was: it would count as an observation of another rate.
             send_results.mark_sent(
                 active.replay, part, moment + timedelta(seconds=part[0].went_at - then), active.batches
             )
             active.forget(part)
-            # Lines that run dry go before, and so does a pause.
+            # Refilling a line that runs empty, and noticing a pause, take precedence.
             if time.monotonic() - begun > _ROUND_S or any(self._is_hungry(active) for active in self._active.values()):
                 return
 
@@ -355,7 +359,7 @@ class Sender:
         return out < min(_MOST_BEHIND, active.replay.planned) and self._due(active) > 0
 
     def _stop(self, pk: int, now: datetime) -> None:
-        """Send nothing more of a replay. A call in progress ends first."""
+        """Stop sending a replay. A call in progress finishes first."""
         if active := self._active.pop(pk, None):
             active.line.close()
             self._ending[pk] = active
@@ -371,15 +375,15 @@ class Sender:
             return
         del self._ending[pk]
         if not active.out and not active.to_look_up:
-            # Nothing is left to be looked after.
+            # Nothing is left to settle.
             Replay.objects.filter(pk=pk, sender=self.name).update(sender="")
 
-    # What was left behind
+    # -- claims of earlier senders -----------------------------------------------------------------------------
 
     def _look_up_claims(self, replay: Replay, now: datetime, mine: _ActiveReplay | None = None) -> bool:
-        """Settle claims whose result is unknown. Return True while some source does not answer.
+        """Settle claims with an unknown result. Return True while a source does not answer.
 
-        `mine`: what this process has in flight is not unknown.
+        `mine`: the state of this process; its items in flight are skipped.
         """
         by_source: dict[str, list[Claimed]] = {}
         writer = Writer(replay)
@@ -408,7 +412,7 @@ class Sender:
         return True
 
     def _settle_stopped(self, now: datetime) -> None:
-        """Settle claims that a dead sender left in a replay that was paused or cancelled since."""
+        """Settle claims that a dead sender left in a replay that has been paused or cancelled since."""
         monotonic = time.monotonic()
         if monotonic - self._checked_stopped_at < _CHECK_STOPPED_S:
             return
@@ -418,7 +422,7 @@ class Sender:
         ).exclude(sender="")
         for replay in left.exclude(pk__in=self._ending).only(*_COLUMNS):
             if not self._look_up_claims(replay, now):
-                # So that its planned items, which may be a million, are not gone through again.
+                # Prevents scanning its planned items again, which may be a million.
                 Replay.objects.filter(pk=replay.pk, sender_until__lt=now).update(sender="")
 
 
@@ -432,13 +436,13 @@ def is_due() -> bool:
 
 
 def send(sender: str, now: datetime | None = None) -> bool:
-    """Send for a slice, as the step of `watch`. Return True if it is to be called again at once."""
+    """Send for a slice, as the step of `watch`. Return True if it is to be called again immediately."""
     mine = _senders.setdefault((sender, os.getpid()), Sender(sender))
     return mine.round(now)
 
 
 def _room(replay: Replay, out: int) -> tuple[int, str]:
-    """Return how many more jobs may be claimed, and what they would wait for. `out`: our unmarked items."""
+    """Return how many more jobs may be claimed, and what others wait for. `out`: own unmarked items."""
     rooms = []
     if replay.may_send is not None:
         went = replay.total - replay.planned - replay.cancelled
@@ -451,7 +455,7 @@ def _room(replay: Replay, out: int) -> tuple[int, str]:
 
 
 def _waiting_reason(active: _ActiveReplay) -> str:
-    """Return why no planned job may go, in a sentence; empty if unknown."""
+    """Return why no planned job may be sent, as a sentence; empty if unknown."""
     pace = active.replay.pace
     for (_, queue), waiting in active.depths.items():
         if waiting >= (cap := pace.get("queue_cap") or math.inf):
@@ -469,7 +473,7 @@ def _retry_sentence(source: str, what: object) -> str:
 
 
 def _write_reason(replay: Replay, why: str) -> None:
-    """Write the reason why nothing moves on the replay's page; empty when it moves again."""
+    """Write the reason for a lack of progress on the replay's row; empty once it continues."""
     if replay.held_because != why:
         Replay.objects.filter(pk=replay.pk, state__in=SENDING).update(held_because=why)
         replay.held_because = why

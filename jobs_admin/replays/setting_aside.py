@@ -1,8 +1,8 @@
 """Groups that a replay excludes: reasons, cancelling of their planned jobs, and bringing them back.
 
-`Replay.without_groups` has their ids; no job of them is claimed from the moment they are in it. `Replay.set_aside` has
-the reasons. Their planned items are cancelled some hundred at a time, so that the jobs are free, and planned again when
-the group is brought back.
+As soon as a group's id is in `Replay.without_groups`, no job of it is claimed. `Replay.set_aside` has the reasons. The
+group's planned items are cancelled some hundred at a time, which frees the jobs, and planned again when the group is
+brought back.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from jobs_admin.replays.freezing import BEGUN
 from jobs_admin.replays.messages import Writer
 from jobs_admin.sources.base import SourceError, SourceUnreachable
 
-_BATCH = 500  # items of one write transaction, which blocks all other writers on SQLite
-_CUT = 1_000  # of those that an operator excludes by a search, each with an audit row
+_BATCH = 500  # items per write transaction, which blocks all other writers on SQLite
+_CUT = 1_000  # items that an operator excludes by a search, per transaction and audit row
 MOST_ASIDE = 500  # groups that one replay sets aside while it runs: its row has a note on each
 _EXCLUDED, _MATCHED = "Excluded by ", ": matched "
-SET_ASIDE = "Set aside with its group"  # how the outcome of its items begins
+SET_ASIDE = "Set aside with its group"  # prefix of its items' outcomes
 
 
 def exclusion_outcome(by: str, search: str) -> str:
@@ -42,14 +42,17 @@ def exclusion_outcome(by: str, search: str) -> str:
 
 
 def without_search(outcome: str) -> str:
-    """Return the outcome without the search that excluded its job, which may name what a viewer does not see."""
+    """Return the outcome without the search that excluded its job, which may name things that a viewer may not see."""
     return outcome.partition(_MATCHED)[0] if outcome.startswith(_EXCLUDED) else outcome
 
 
 def build_note(
     group: int, phase: str, code: str, reason: str, by: str, now: datetime, jobs: int | None = None
 ) -> dict[str, Any]:
-    """Return the stored reason for excluding a group. `phase`: start or run. `jobs`: number excluded in the draft; None: not known."""
+    """Return the stored reason for excluding a group.
+
+    `phase`: start or run. `jobs`: number excluded in the draft; None: unknown.
+    """
     return {
         "group": group, "phase": phase, "code": code, "reason": reason, "by": by, "at": now.isoformat(), "jobs": jobs,
     }  # fmt: skip
@@ -65,7 +68,7 @@ def build_failing_note(because: Evidence, by: str, now: datetime) -> dict[str, A
 def build_columns(
     replay: Replay, add: Iterable[dict[str, Any]] = (), remove: Collection[object] = ()
 ) -> dict[str, Any]:
-    """Return the replay's columns with the groups `add` set aside and the groups `remove` brought back."""
+    """Return the replay's columns after setting the groups `add` aside and bringing the groups `remove` back."""
     added = {row["group"]: row for row in add}
     notes = [row for row in replay.set_aside if row["group"] not in remove and row["group"] not in added]
     ids = {*replay.without_groups, *added} - set(remove)
@@ -73,11 +76,11 @@ def build_columns(
 
 
 def apply(replay: Replay, done: dict[str, Any] | None, now: datetime) -> dict[str, Any] | None:
-    """Cancel planned items of the groups set aside, and plan the cancelled ones of those brought back. Return the
-    progress, which is passed to the next check.
+    """Cancel planned items of the groups set aside, and plan the cancelled items of groups brought back.
 
-    A claimed item is in flight; if it returns unsent, a later check finds it, as it does items that their source must withhold
-    first and did not. May be interrupted and called again, also by two processes at once.
+    Return the progress, to be passed to the next check. A claimed item is in flight; if it returns unsent, a later
+    check cancels it, as it does items that their source must withhold first and has not. May be interrupted and called
+    again, also by two processes concurrently.
     """
     before = set(done["groups"]) if done else set()
     if before - set(replay.without_groups):
@@ -100,10 +103,10 @@ def apply(replay: Replay, done: dict[str, Any] | None, now: datetime) -> dict[st
 
 
 def _cancel_groups(replay: Replay, mine: QuerySet[ReplayItem], now: datetime) -> bool:
-    """Cancel those that no sender may send. Return False where groups were set aside or brought back meanwhile."""
+    """Cancel items that no sender may send. Return False if groups were set aside or brought back meanwhile."""
     while ids := list(mine.filter(claimed_at=None, claim_epoch="").order_by("n").values_list("pk", flat=True)[:_BATCH]):
         with transaction.atomic():
-            # As it was read: a group that was brought back meanwhile is not cancelled again.
+            # Only if unchanged since it was read: a group brought back meanwhile is not cancelled again.
             as_read = Replay.objects.filter(pk=replay.pk, without_groups=replay.without_groups)
             if not as_read.select_for_update(no_key=True).only("pk"):
                 return False
@@ -112,8 +115,10 @@ def _cancel_groups(replay: Replay, mine: QuerySet[ReplayItem], now: datetime) ->
 
 
 def _withhold(replay: Replay, items: QuerySet[ReplayItem], now: datetime) -> bool:
-    """Forbid sending those of these planned items that a sender which stalled may still send, so that they can be cancelled.
-    Return whether there were any; those that it sent are sent. Raises SourceError."""
+    """Withhold these planned items where a stalled sender may still send them, so that they can be cancelled.
+
+    Return whether there were any; items that were already sent are marked as sent. Raises SourceError.
+    """
     pks = list(items.filter(claimed_at=None).exclude(claim_epoch="").values_list("pk", flat=True))
     by_source: dict[str, list[Claimed]] = {}
     writer = Writer(replay)
@@ -130,9 +135,9 @@ def _withhold(replay: Replay, items: QuerySet[ReplayItem], now: datetime) -> boo
 
 
 def plan_again(replay: Replay, groups: Collection[int], most: int | None = None) -> int:
-    """Plan the cancelled items of groups that are brought back, if the job is still dead and free. Return how many.
+    """Plan the cancelled items of groups brought back, if their job is still dead and free. Return their number.
 
-    Each gets a new id: a replay started meanwhile takes an item with an id from before its start for one that it knew.
+    Each gets a new id: a replay started meanwhile counts an item with an id from before its start as known to it.
     """
     mine = Q(replay=replay, state=ItemState.CANCELLED, sent_at=None, outcome__startswith=SET_ASIDE)
     open_items = ReplayItem.objects.filter(failure=OuterRef("failure"), state__in=OPEN_ITEM)
@@ -149,7 +154,7 @@ def plan_again(replay: Replay, groups: Collection[int], most: int | None = None)
     ):
         try:
             with transaction.atomic():
-                # Locked first: a cancel, or its end, either came before, and is seen here, or finds what is planned now.
+                # Locked first: an earlier cancel or end is seen here, a later one sees the planned items.
                 if not Replay.objects.select_for_update().filter(pk=replay.pk, state__in=BEGUN).only("pk"):
                     return planned
                 again = list(ReplayItem.objects.select_for_update().filter(mine, pk__in=ids).order_by("failure"))
@@ -161,13 +166,13 @@ def plan_again(replay: Replay, groups: Collection[int], most: int | None = None)
                     planned=F("planned") + count, cancelled=F("cancelled") - count
                 )
         except IntegrityError:
-            continue  # another replay has just claimed one: the job is no longer free
+            continue  # another replay has just taken one of these jobs
         planned += count
     return planned
 
 
 def is_any_claimed(replay: Replay, failures: Any) -> bool:
-    """Return whether a sender has claimed one of these."""
+    """Return whether a sender has claimed an item of these failures."""
     claimed = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at__isnull=False)
     return claimed.filter(failure__in=failures).exists()
 
@@ -175,11 +180,13 @@ def is_any_claimed(replay: Replay, failures: Any) -> bool:
 def exclude_jobs(
     replay: Replay, failures: Any, why: str, now: datetime, note: Callable[[int], None], within_s: float
 ) -> tuple[int, bool]:
-    """Cancel planned jobs of these failures (a queryset), frozen or created. Return how many, and whether that is all.
+    """Cancel planned jobs of these failures (a queryset), frozen or created.
 
-    Some hundred in each transaction, in which `note` is called with their number, and for `within_s` at most. Ends if
-    the replay is neither held nor paused any more. Raises SourceError, with nothing cancelled, if a source must withhold
-    some first and does not answer.
+    Return their number, and whether these are all.
+
+    Each transaction cancels some hundred and calls `note` with their number; stops after `within_s`, or when the replay
+    is no longer held or paused. Raises SourceError, with nothing cancelled, if a source has to withhold some first and
+    does not answer.
     """
     ends, count = time.monotonic() + within_s, 0
     planned = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, failure__in=failures)
@@ -187,7 +194,7 @@ def exclude_jobs(
     for cut in _split_into_cuts(replay, failures, why, now):
         began = time.monotonic()
         with transaction.atomic():
-            # In the order of who lays out: first the replay, then its batches.
+            # In the lock order of item creation: first the replay, then its batches.
             at_rest = Replay.objects.select_for_update(no_key=True).filter(pk=replay.pk, state__in=AT_REST)
             if not at_rest.only("pk"):
                 return count, True
@@ -201,7 +208,7 @@ def exclude_jobs(
 
 
 def _split_into_cuts(replay: Replay, failures: Any, why: str, now: datetime) -> Iterator[Callable[[], int]]:
-    """Yield the parts of leaving these failures out: each cancels some in the caller's transaction and returns how many."""
+    """Yield steps that exclude these failures: each cancels some in the caller's transaction, returns their number."""
     frozen = FrozenBatch.objects.filter(replay=replay)
     for pk in list(frozen.order_by("first_n").values_list("pk", flat=True)):
         if (batch := frozen.filter(pk=pk).first()) and (gone := _matching_ids(batch, failures)):
@@ -220,7 +227,7 @@ def _matching_ids(batch: FrozenBatch, failures: Any) -> set[int]:
 def _exclude_frozen(replay: Replay, seen: FrozenBatch, failures: Any, gone: Collection[int]) -> int:
     batch = FrozenBatch.objects.filter(pk=seen.pk).first()
     if batch is None:
-        return 0  # laid out meanwhile: its items are looked through
+        return 0  # its items were created meanwhile and are searched
     if batch.count != seen.count:
         gone = _matching_ids(batch, failures)
     ids = freezing.unpack_ids(batch)

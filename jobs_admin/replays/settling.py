@@ -18,11 +18,11 @@ from jobs_admin import config
 from jobs_admin.models import Attempt, Replay, ReplayItem
 from jobs_admin.models.access import CONTROLLER
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
-from jobs_admin.replays import controlling, notices, outcomes, rights, stopping, unreported
+from jobs_admin.replays import controlling, notices, outcomes, rights, stopping
 from jobs_admin.sources.base import SourceRefused
 
 ABANDONED_AFTER = timedelta(days=30)
-# What only a person goes on from. One that waits for its hours goes on by itself.
+# States that only an operator ends. A replay that waits for its time window continues automatically.
 _AWAITS_PERSON = {
     ReplayState.HELD: "was held",
     ReplayState.PAUSED: "was paused",
@@ -31,8 +31,9 @@ _AWAITS_PERSON = {
 
 
 def stop_abandoned(now: datetime) -> bool:
-    """Stop replays that no one resumed. Return True if there was one. Unsent jobs are released as by a cancel:
-    `stopping`.
+    """Stop replays that no one has resumed.
+
+    Return True if there was one. `stopping` then releases unsent jobs as for a cancel.
     """
     left = Replay.objects.filter(state__in=_AWAITS_PERSON, state_since__lt=now - ABANDONED_AFTER).order_by("pk")
     stopped = [_stop_replay(replay, now) for replay in left]
@@ -54,16 +55,16 @@ def _stop_replay(replay: Replay, now: datetime) -> bool:
     return bool(stopped)
 
 
-# Also one that stands: there is nothing to go on with.
+# Includes stopped replays: one without remaining jobs has nothing to continue.
 _NOT_ENDED = (*SENDING, ReplayState.WAITING, ReplayState.HELD, ReplayState.PAUSED)
 
 
 def end_finished(now: datetime) -> bool:
-    """Close finished replays; return True if there was one."""
-    # Nothing of it is left either where others had taken all of it before it was laid out.
+    """Close finished replays. Return True if there was one."""
+    # Nothing remains either if other replays had taken all its jobs before items were created.
     begun = Q(total__gt=0) | Q(taken__gt=0)
     through = Replay.objects.filter(begun, state__in=_NOT_ENDED, planned=0, running=0).order_by("pk")
-    # What a source cannot report the end of stays `sent`, for good.
+    # If the source cannot report how jobs end, they stay `sent` permanently.
     silent = outcomes.unreported_sources(config.sources())
     ended = through if silent else through.filter(sent=0)
     closed = [_end_replay(replay, now) for replay in ended if not replay.sent or _awaits_no_report(replay, silent)]
@@ -90,26 +91,25 @@ def _end_replay(replay: Replay, now: datetime) -> bool:
 
 
 _READ = 2_000  # items whose attempts are read at once
-_BATCH = 300  # items of one write transaction: on SQLite no one else writes meanwhile
+_BATCH = 300  # items per write transaction: SQLite allows no other writer meanwhile
 _MANY = 20_000  # unsettled jobs: reading all of them takes 30 ms
 _COMPLETE_EVERY_S = 10.0
 _OUTCOME = 255  # characters of the error message
 _WITHIN_S = 3600.0  # if the source cannot be queried
 
-# Of two attempts with the same number, the later stage decides.
+# Of two attempts with the same number, the later stage wins.
 _STAGE = {"retry": 0, "success": 2}
 
 
 def is_due(now: datetime) -> bool:
-    """Return whether a replay is under way, has unsettled jobs, or waits for a person for too long."""
+    """Return whether a replay is active, has unsettled jobs, or has waited for an operator too long."""
     is_left = Q(state__in=(ReplayState.CANCELLED, ReplayState.STOPPED), planned__gt=0)
     is_abandoned = Q(state__in=_AWAITS_PERSON, state_since__lt=now - ABANDONED_AFTER)
     return Replay.objects.filter(Q(state__in=_NOT_ENDED) | _IS_UNSETTLED | is_left | is_abandoned).exists()
 
 
 def settle(now: datetime | None = None) -> bool:
-    """Settle items with new attempts, control replays, end finished and abandoned ones, and release jobs of cancelled
-    ones.
+    """Settle items with new attempts, control replays, end finished and abandoned ones, release jobs of cancelled ones.
 
     Return True if there was something to do.
     """
@@ -122,7 +122,7 @@ def settle(now: datetime | None = None) -> bool:
         busy |= stopping.recall_sent(replay, now)
     try:
         busy |= controlling.control(now)
-    finally:  # also where one of them cannot be judged
+    finally:  # also if one of them cannot be judged
         busy |= end_finished(now)
     return busy
 
@@ -132,10 +132,13 @@ _IS_UNSETTLED = Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0)
 
 @dataclass(slots=True)
 class _SettledUntil:
-    """Attempts that this process has read. With very many unsettled jobs it reads only attempts filed since."""
+    """Progress of this process in reading attempts.
 
-    until: int | None = None  # the attempt up to which everything is settled; None: all are looked at
-    complete_at: float = 0.0  # when all were looked at, by the monotonic clock
+    With very many unsettled jobs it reads only attempts filed since then.
+    """
+
+    until: int | None = None  # the last attempt of the settled range; None: all are read
+    complete_at: float = 0.0  # time of the last complete read, by the monotonic clock
 
 
 _settled_until = _SettledUntil()
@@ -143,7 +146,7 @@ _settled_until = _SettledUntil()
 
 def _settle_all(out: Sequence[Replay], now: datetime) -> bool:
     is_many = sum(replay.sent + replay.running + replay.uncertain for replay in out) > _MANY
-    # What another process files is seen in another order than it is numbered: now and then all are looked at.
+    # Other processes may commit attempts out of the order of their ids: all are read from time to time.
     is_complete = (
         not is_many or _settled_until.until is None or time.monotonic() - _settled_until.complete_at > _COMPLETE_EVERY_S
     )
@@ -167,10 +170,13 @@ def _settle_all(out: Sequence[Replay], now: datetime) -> bool:
 
 
 def _settle_news(replay: Replay, of: Collection[int] | None, now: datetime) -> int:
-    """Settle items with new attempts, of these failures or of all; return how many. At most _READ of them at once."""
+    """Settle items with new attempts, of these failures or of all; return their number.
+
+    At most _READ of them at once.
+    """
     if of is not None and not of:
         return 0
-    # By failure and run, not by the item: an attempt that was found lost names no item.
+    # By failure and run rather than by item: the attempt of a lost job names no item.
     attempts = Attempt.objects.filter(failure=OuterRef("failure"), run=OuterRef("run"))
     news = ReplayItem.objects.filter(
         Q(Exists(attempts), state__in=(ItemState.SENT, ItemState.UNCERTAIN))
@@ -205,7 +211,7 @@ def _read_attempts(items: Mapping[int, Any]) -> dict[int, list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _ItemEnd:
-    """Result of an item by its latest attempt, and that of its first one."""
+    """Result of an item according to its latest attempt, and result of its first attempt."""
 
     item: int
     before: str
@@ -219,7 +225,7 @@ class _ItemEnd:
 def _build_end(replay: Replay, item: Any, attempts: Sequence[Any]) -> _ItemEnd:
     first = min(attempts, key=lambda it: (it.attempt, -_STAGE.get(it.kind, 1)))
     last = max(reversed(attempts), key=lambda it: (it.attempt, _STAGE.get(it.kind, 1)))
-    # Of a run that counts from 1, a later attempt that came home before the first says that the first did not go well.
+    # In a run that counts from 1, a later attempt reported before the first implies that the first failed.
     first_ok = first.kind == "success" and (first.attempt == 1 or replay.attempts != "reset")
     firsts = (first_ok, None if first_ok else first.group)
     if last.kind == "success":
@@ -231,8 +237,9 @@ def _build_end(replay: Replay, item: Any, attempts: Sequence[Any]) -> _ItemEnd:
 
 
 def _write_ends(replay: Replay, ends: list[_ItemEnd], now: datetime) -> None:
-    """Write items in one statement, the replay's counts in another. An item that has left its state meanwhile is
-    unchanged.
+    """Write items in one statement, the replay's counts in another.
+
+    An item that has left its state meanwhile is unchanged.
     """
     parameters: list[object] = [ItemState.RUNNING, connection.ops.adapt_datetimefield_value(now)]
     for end in ends:
@@ -257,14 +264,15 @@ def _write_ends(replay: Replay, ends: list[_ItemEnd], now: datetime) -> None:
             if end.item in moved:
                 changes[str(end.before)] -= 1
                 changes[str(end.state)] += 1
-        # Also where no count changes: the row is held from here on, so that first news are written one after the other.
+        # Also if no count changes: this locks the row, so that first attempts are dated by one process at a time.
         Replay.objects.filter(pk=replay.pk).update(**{name: F(name) + n for name, n in changes.items()})
         _date_first_news(replay, moved, now)
 
 
 def _date_first_news(replay: Replay, items: Collection[int], now: datetime) -> None:
-    """Date first attempts later than all before, whatever the clocks say: a reader that continues from a time misses
-    none.
+    """Date first attempts later than all earlier ones, whatever the clocks show.
+
+    A reader that continues from a time then misses none.
     """
     latest = ReplayItem.objects.filter(replay=replay, first_at__isnull=False).aggregate(at=Max("first_at"))["at"]
     at = now if latest is None else max(now, latest + timedelta(microseconds=1))
@@ -273,8 +281,8 @@ def _date_first_news(replay: Replay, items: Collection[int], now: datetime) -> N
 
 def _mark_silent_uncertain(replay: Replay, now: datetime) -> bool:
     """Mark items that were sent long ago and have no report as uncertain. A late report still settles them."""
-    doubted = _mark_uncertain(replay, unreported.find_taken_unguarded(replay, now, _BATCH), unreported.TAKEN_OUTCOME)
-    doubted += _mark_uncertain(replay, *unreported.find_taken_while_off(replay, now, _BATCH))
+    doubted = _mark_uncertain(replay, outcomes.find_taken_unguarded(replay, now, _BATCH), outcomes.TAKEN_OUTCOME)
+    doubted += _mark_uncertain(replay, *outcomes.find_taken_while_off(replay, now, _BATCH))
     sent = ReplayItem.objects.filter(replay=replay, state=ItemState.SENT).order_by()
     oldest = sent.order_by("sent_at").values_list("sent_at", flat=True).first()
     soonest_s = min([_outcome_within(source) for source in config.sources()], default=_WITHIN_S)

@@ -11,16 +11,16 @@ from jobs_admin.replays import freezing
 from jobs_admin.replays.previewing import Breakdown, name_groups
 from jobs_admin.rights import group_sight
 
-SAMPLED = 5_000  # jobs; of more, this many are read, evenly over the order of sending
-_BATCHES = 20  # that these are taken from
+SAMPLED = 5_000  # jobs; of more, a sample of this size is spread evenly over the order of sending
+_BATCHES = 20  # sampled batches
 _LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Spread of the jobs that the viewer may see; named as in a `Preview`."""
+    """Spread of the jobs that the viewer may see; fields as in `Preview`."""
 
-    replayable: int  # that were looked at
+    replayable: int  # number of jobs read
     by_source: Breakdown = field(default_factory=list)
     by_queue: Breakdown = field(default_factory=list)
     by_task: Breakdown = field(default_factory=list)
@@ -58,7 +58,7 @@ def _count_values(column: tuple) -> list:
 
 
 def _sample_ids(replay: Replay) -> tuple[list[int], bool]:
-    """Return ids of its frozen jobs, and whether they are all."""
+    """Return ids of the replay's frozen jobs, and whether these are all."""
     frozen = FrozenBatch.objects.filter(replay=replay).order_by("first_n")
     batches = list(frozen.values_list("pk", "count"))
     is_all = sum(count for _, count in batches) <= SAMPLED

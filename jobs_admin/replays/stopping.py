@@ -1,6 +1,4 @@
-"""Release of the jobs of a cancelled replay: unsent ones, and sent ones that no worker has fetched. Some hundred at a
-time.
-"""
+"""Release of the jobs of a cancelled replay in batches: unsent jobs, and sent ones that no worker has fetched."""
 
 from __future__ import annotations
 
@@ -19,21 +17,22 @@ from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import ItemState
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 
-_BATCH = 500  # items of one write transaction: on SQLite no one else writes meanwhile
-_AT_ONCE = 10_000  # created items that one round cancels: a second or less
-_AGAIN_S = 60.0  # what was on its way, or with a worker, may be back on the queue
+_BATCH = 500  # items per write transaction: SQLite allows no other writer meanwhile
+_AT_ONCE = 10_000  # created items cancelled per round: takes a second or less
+_AGAIN_S = 60.0  # jobs in transit or with a worker may return to the queue
 _UNREACHABLE_S = 5.0
-_ROUND_S = 1.0  # of taking back
-_RECALLED = "taken back from its queue: it did not run"
+_ROUND_S = 1.0  # for recalling
+_RECALLED = "withdrawn from its queue before it ran"
 
 
 def drop_planned(replay: Replay, now: datetime, most: int = _AT_ONCE) -> int:
-    """Cancel unclaimed items of a replay that sends no more; return how many. Stops at `most`: to be called again, so
-    that a million of them block neither the operator nor settling.
+    """Cancel unclaimed items of a replay that no longer sends; return their number.
 
-    Claimed items are in flight: the sender, or its successor, records whether they were sent. So are items that an
-    earlier sender had claimed and may still send (`send_results.mark_unsent`): they are claimed again. May be
-    interrupted and called again, also by two processes at once.
+    Stops at `most`, to be called again, so that a million items block neither the operator nor settling.
+
+    Claimed items are in flight: the sender, or its successor, records whether they were sent. Items that an earlier
+    sender had claimed and may still send (`send_results.mark_unsent`) are claimed again. May be interrupted and called
+    again, also by two processes concurrently.
     """
     frozen, dropped = _drop_frozen(replay), 0
     unclaimed = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None)
@@ -52,12 +51,12 @@ def drop_planned(replay: Replay, now: datetime, most: int = _AT_ONCE) -> int:
 
 
 def _drop_frozen(replay: Replay) -> int:
-    """Delete frozen batches: no row records what became of each job."""
+    """Delete frozen batches; individual outcomes are not recorded."""
     frozen = FrozenBatch.objects.filter(replay=replay)
     if not frozen.exists():
         return 0
     with transaction.atomic():
-        # In the order of who lays out: first the replay, then its batches.
+        # In the lock order of item creation: first the replay, then its batches.
         list(Replay.objects.select_for_update().filter(pk=replay.pk).only("pk"))
         count = frozen.aggregate(n=Sum("count"))["n"] or 0
         frozen.delete()
@@ -73,9 +72,9 @@ class _Recall:
     """Progress of this process in recalling the jobs that one replay sent."""
 
     def __init__(self, replay: Replay) -> None:
-        self.planned = replay.planned  # what it had planned then
-        self.steps: Iterator[set[int]] | None = self._iter_recalled(replay)  # None: it is through
-        self.again_at = 0.0  # when to ask again, by the monotonic clock
+        self.planned = replay.planned  # its planned jobs at that time
+        self.steps: Iterator[set[int]] | None = self._iter_recalled(replay)  # None: complete
+        self.again_at = 0.0  # time of the next recall, by the monotonic clock
         self._wait_s = _AGAIN_S
 
     def _iter_recalled(self, replay: Replay) -> Iterator[set[int]]:
@@ -85,7 +84,7 @@ class _Recall:
                 if adapter.can.recall:
                     yield from adapter.recall(replay.key, sorted(queues))
             except (KeyError, SourceRefused):
-                continue  # it cannot; what was sent runs on
+                continue  # the source cannot recall; sent jobs continue
             except SourceUnreachable:
                 self._wait_s = _UNREACHABLE_S
 
@@ -100,11 +99,12 @@ _recalls: dict[int, _Recall] = {}
 
 
 def recall_sent(replay: Replay, now: datetime, within_s: float = _ROUND_S) -> bool:
-    """Take from the queues the sent jobs of a cancelled replay that no worker has fetched, if the source can. Stops
-    when the time is up, to be called again: a million of them block no other settling. Return True if some came, or
-    may come.
+    """Recall from the queues the sent jobs of a cancelled replay that no worker has fetched, if the source can.
 
-    Those jobs are dead again, in the run before. A source returns all jobs that it ever recalled, so this may be
+    Stops when the time is up, to be called again: a million jobs block no other settling. Return True if some were
+    recalled, or may still be.
+
+    Recalled jobs are dead again, in the previous run. A source returns all jobs that it ever recalled, so this may be
     interrupted at any point and called again.
     """
     known = _recalls.pop(replay.pk, None)
@@ -113,7 +113,7 @@ def recall_sent(replay: Replay, now: datetime, within_s: float = _ROUND_S) -> bo
     if known is not None and not known.is_to_go_on(replay.planned):
         _recalls[replay.pk] = known
         return False
-    # Removed while it is at work: if a write fails, the next round begins again and gets all.
+    # Removed during the work: if a write fails, the next round starts over and gets all.
     recall = known if known is not None and known.steps is not None else _Recall(replay)
     ends, taken = time.monotonic() + within_s, 0
     for tokens in recall.steps or ():
@@ -166,11 +166,11 @@ def _cancel(replay: Replay, items: Collection[int], state: str, now: datetime) -
 
 
 def _mark_dead_again(replay: Replay, failures: Collection[int]) -> None:
-    """Return failures to the run before, under the job id of that run, unless the run was reported."""
+    """Return failures to the previous run, with the job id of that run, unless the run was reported."""
     item = ReplayItem.objects.filter(replay=replay, failure=OuterRef("pk")).values("run")[:1]
     before = Attempt.objects.filter(failure=OuterRef("pk"), run=OuterRef("run") - 1).order_by("-attempt", "-pk")
     theirs = Failure.objects.filter(pk__in=list(failures), run=Subquery(item))
-    # Where its source does not report how a job ends, it was gone, and said so.
+    # If its source does not report how a job ends, the failure was gone, with that as its reason.
     theirs.filter(state=FailureState.GONE).update(
         state=FailureState.REPLAYING, reason=Coalesce(Subquery(before.values("reason")[:1]), Value(""))
     )

@@ -20,7 +20,7 @@ MOST_SELECTED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Requested failures: the text of a query with absolute times, or failures chosen by hand."""
+    """Requested failures: the text of a query with absolute times, or a manual selection of failures."""
 
     query: str = ""
     selection: tuple[int, ...] = field(default=())
@@ -44,7 +44,7 @@ class Target:
 
 
 def build_target(query: str, selection: Sequence[int], now: datetime) -> Target:
-    """Return the target, with relative times made absolute. Raises Refused for a search unfit for acts."""
+    """Return the target with relative times made absolute. Raises Refused for a search unfit for acts."""
     if selection:
         ids = tuple(dict.fromkeys(int(pk) for pk in selection if 0 < int(pk) < 2**63))
         if len(ids) > MOST_SELECTED:
@@ -61,8 +61,9 @@ def build_target(query: str, selection: Sequence[int], now: datetime) -> Target:
 
 
 def find_matching(viewer: Viewer, query: str, now: datetime, field: str) -> QuerySet[Failure]:
-    """Return the failures that match a search, in any replay. Raises Refused for a search unfit for acts; `field` names
-    its input.
+    """Return the failures that match a search, in any replay.
+
+    Raises Refused for a search unfit for acts; `field` names its input.
     """
     read = language.parse(query, now)
     if why := language.unfit_for_acts(read):
@@ -71,7 +72,7 @@ def find_matching(viewer: Viewer, query: str, now: datetime, field: str) -> Quer
 
 
 def parse_snapshot(snapshot: str, scope: Target) -> int | None:
-    """Return the highest failure in the preview; None without a preview. Raises Refused for an invalid snapshot."""
+    """Return the highest failure id in the preview; None without a preview. Raises Refused for an invalid snapshot."""
     if not snapshot:
         return None
     try:

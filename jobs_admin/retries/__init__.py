@@ -1,1 +1,1 @@
-"""Jobs that wait for a retry: where they wait, when they run, and how to move them to another time or queue."""
+"""Jobs that wait for a retry: where they wait, when they run, and how to reschedule them or change their queue."""

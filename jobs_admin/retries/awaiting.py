@@ -1,4 +1,4 @@
-"""Delays of a retry or its report, so that it cannot be called lost yet: for `reconcile`."""
+"""Delays of a retry or its report, for which it cannot be filed as lost yet: for `reconcile`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jobs_admin.queues import liveness
 
 _SAMPLES_WITHIN = timedelta(minutes=5)
 
-# As workers last reported it. One that is dead for an hour is dropped, and its message may wait for longer.
+# As workers last reported it. A worker that has been dead for an hour is dropped, but its message may wait for longer.
 _timeouts_s: dict[str, float] = {}
 
 
 def delays(now: datetime) -> Delays:
     """Return the known delays now."""
     try:
-        late = liveness.late_sources(now)
+        late = liveness.late_streams(now, with_unknown=True)
         reports = configurations.reported_configurations(ENGINE, now)
     except (redis.RedisError, config.BadConfiguration):
         return Delays(is_blind=True)
@@ -32,7 +32,7 @@ def delays(now: datetime) -> Delays:
         timeouts[found.source] = max(timeouts.get(found.source, 0.0), found.app.visibility_timeout or 0.0)
     _timeouts_s.update(timeouts)
     return Delays(
-        # Younger reports are on their way. Those in the stream that older guards share may be of any source.
+        # Recent reports are in transit. Those in the stream shared by older guards may be of any source.
         is_blind="" in late or not reports.is_reachable,
         late=frozenset(late),
         timeouts_s=dict(_timeouts_s),
@@ -46,7 +46,7 @@ def delays(now: datetime) -> Delays:
 
 
 def _backlogged(now: datetime) -> set[tuple[str, str]]:
-    """(source, queue) in which it may lie, or in the hands of workers that are no more; by the last look at each."""
+    """Return (source, queue) where a retry may be waiting, also at dead workers, according to the latest samples."""
     latest: dict[tuple[str, str], DepthSample] = {}
     for sample in DepthSample.objects.filter(step=10, at__gte=now - _SAMPLES_WITHIN, at__lte=now).order_by("at"):
         latest[sample.source, sample.queue] = sample

@@ -1,4 +1,4 @@
-"""Store of a source's delayed jobs, and their way onto its queues."""
+"""Store of a source's delayed jobs, and their way to its queues."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from jobs_admin.worker.delays import Delays, Promoted
 from jobs_admin.worker.later import promote
 
 _TIMEOUT_S = 2.0
-_WHERE_LISTS_ARE = ("global_keyprefix", "sep", "priority_steps")  # kombu's options, of a broker on Redis
+_WHERE_LISTS_ARE = ("global_keyprefix", "sep", "priority_steps")  # options of kombu, for a broker on Redis
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Calls raise redis.RedisError or OSError."""
+    """A Redis with delayed jobs. Calls raise redis.RedisError or OSError."""
 
     delays: Delays
-    publisher: Publisher | None  # where the place is not the broker itself
+    publisher: Publisher | None  # if the jobs are not in the broker itself
 
     def promote(self, late_by_s: float = 0.0) -> Promoted:
         return promote(self.delays, self.publisher, late_by_s)
 
 
 def places(source: SourceConfig) -> list[Place]:
-    """Wherever the source's workers may let jobs wait (`worker/policing.py`); none for a system that delays nothing through us.
+    """Return the places where the source's workers may delay jobs (`worker/policing.py`), if the guard delays them.
 
-    In the broker's own Redis where it is one that they can dial by themselves, else in the store. Which of the two that is
-    follows from *their* settings (several servers, credentials that a program provides), so both are looked at. Raises
-    config.BadConfiguration, redis.RedisError.
+    It is the broker's own Redis if workers can connect to it themselves, else the store. Which one is used depends on
+    *their* settings (several servers, credentials from a program), so both are checked. Raises config.BadConfiguration,
+    redis.RedisError.
     """
     if not source.system.is_guarded:
         return []
@@ -50,14 +50,15 @@ def places(source: SourceConfig) -> list[Place]:
 
 
 def _are_one(broker: redis.Redis, store: redis.Redis) -> bool:
-    """Return whether they are one database: a server may have several names. Taken for two, a delivery that its worker
-    still has could go again through the other.
+    """Return whether they are one database: a server may have several names.
+
+    Counted as two, a delivery that its worker still has could be promoted again through the other.
     """
     if _database(broker) != _database(store):
         return False
     try:
         return _run_id(broker) == _run_id(store)
-    except redis.ResponseError:  # INFO is not allowed here
+    except redis.ResponseError:  # the server does not allow INFO
         return _address(broker) == _address(store)
 
 

@@ -1,6 +1,6 @@
-"""Empties what the guards of workers hold: delayed retries and spools. Then `install()` can be taken out, and nothing is lost.
+"""Emptying of what workers' guards hold, delayed retries and spools, so that `install()` can be removed without loss.
 
-Workers are held to recording first (the switch says `drain`), so that they add no more.
+Workers are first switched to recording only (`drain`), so that they add no more.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from django.db import transaction
@@ -27,7 +26,7 @@ from jobs_admin.retries.delayed import Place
 from jobs_admin.worker.delays import Waiting
 from jobs_admin.worker.dropped import Dropped
 from jobs_admin.worker.records import Entry
-from jobs_admin.worker.spool import Spool, directory_for
+from jobs_admin.worker.spool import Spool, directory_for, former_directory
 
 WHY = "drained: it waited for its next attempt when Redrive was taken out"
 _IDLE_MODES = ("off", "capture")
@@ -35,13 +34,13 @@ _IDLE_MODES = ("off", "capture")
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """One worker as last reported."""
+    """One worker, as last reported."""
 
     name: str  # source/name
     host: str
     mode: str
     spooled: int
-    text: bytes  # all that it told: another one later shows that it lives
+    text: bytes  # the complete report: a different one later shows that the worker is alive
 
     @property
     def is_idle(self) -> bool:
@@ -49,7 +48,7 @@ class Guarded:
 
 
 def workers() -> dict[str, Guarded]:
-    """By name; also those that are long dead. Raises redis.RedisError."""
+    """Return the workers by name, including those long dead. Raises redis.RedisError."""
     found = {}
     store = config.store()
     reports = worker_store.fields(store, "workers", worker_store.all_sources(store), all_shared=True)
@@ -63,20 +62,22 @@ def workers() -> dict[str, Guarded]:
 
 
 def places() -> list[tuple[str, Place]]:
-    """Source and place, wherever workers may have delayed jobs. Raises config.BadConfiguration."""
+    """Return source and place, wherever workers may have delayed jobs. Raises config.BadConfiguration."""
     return [(name, place) for name, source in config.sources().items() for place in delayed.places(source)]
 
 
 def bury(source: str, where: Place) -> int:
-    """Turn a batch of waiting jobs dead, kind `lost`; their messages are stored, and can be replayed. Return how many.
+    """Make a batch of waiting jobs dead, kind `lost`; their messages are stored and can be replayed.
 
-    A job claimed by another process is left alone: it is on its way to its queue, or returns within half a minute.
+    Return their number.
+
+    A job claimed by another process is not changed: it is about to reach its queue, or returns within half a minute.
     """
     claimed, _ = where.delays.claim(is_due=False)
     if not claimed:
         return 0
     known = _dead(source, claimed)
-    # Of which no report was filed yet: told the way that reports go.
+    # Jobs without a filed report are reported through the stream.
     pipeline = config.store().pipeline(transaction=False)
     for job in claimed:
         if job.head.job_id not in known:
@@ -87,7 +88,7 @@ def bury(source: str, where: Place) -> int:
 
 
 def _dead(source: str, claimed: Sequence[Waiting]) -> set[str]:
-    """Return those whose failure is waiting for this attempt; it is dead now."""
+    """Return those whose failure is waiting for this attempt; it is now dead."""
     attempts = {job.head.job_id: job.head.attempt for job in claimed}
     with transaction.atomic():
         rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, job_id__in=list(attempts))
@@ -115,12 +116,16 @@ def _report(source: str, job: Waiting) -> Envelope:
 
 
 def fold_in_spools(configured: str = "") -> int:
-    """Ship what dead workers of this machine left on its disk. Answers how many reports. Raises redis.RedisError, OSError."""
+    """Send the reports that dead workers of this machine left on its disk. Return their number.
+
+    Raises redis.RedisError, OSError.
+    """
     shipped = 0
     for source in config.sources():
-        directory: Path = directory_for(source, configured)
-        if directory.is_dir():
-            spool, dropped = Spool(directory), Dropped(directory)
+        directory = directory_for(source, configured, config.setting("REDIS_URL"))
+        former = former_directory(source, configured)
+        if directory.is_dir() or (former is not None and former.is_dir()):
+            spool, dropped = Spool(directory, former=former), Dropped(directory)
             shipped += spool.drain(partial(_ship, source))
             for _ in range(spool.unread):
                 dropped.add()
@@ -136,6 +141,6 @@ def _ship(source: str, batch: list[Entry]) -> None:
 
 
 def _add(pipeline: Any, source: str, entry: Entry) -> None:
-    """Add without a check for room: the operator waits for the workers to be empty."""
+    """Add without checking for room: the operator waits for the workers to be empty."""
     pipeline.xadd(keys.failures(source), entry)
     pipeline.eval(COUNT_ON, 1, keys.failures_bytes(source), str(weight(entry)))

@@ -1,7 +1,7 @@
-"""Dead letters of the systems that keep them themselves: read and filed, a thread for each source, so that none waits for another.
+"""Dead letters of systems that store them themselves: read and filed, in one thread per source.
 
-What is read goes straight into the tables, and only then is the place remembered up to where it was read: whoever dies between
-leaves nothing out, and what is read again changes nothing. The step `pull` of `watch`.
+Reports are filed in the tables first, and only then is the position updated: a crash in between loses nothing, and
+reading reports again changes nothing. The step `pull` of `watch`.
 """
 
 from __future__ import annotations
@@ -31,22 +31,30 @@ from jobs_admin.models import Failure, Source, Worker
 from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.source import ALIVE_S
 from jobs_admin.retries import rechecking, rescheduling
-from jobs_admin.sources.base import Pulled, PulledSource, SourceError, Unread
+from jobs_admin.sources.base import NO_ROOM, DivisibleSource, Pulled, PulledSource, SourceError, Unread
+from jobs_admin.trust import admission
 
 log = logging.getLogger(__name__)
 
 _LEASE = timedelta(seconds=30)
-_ROUND_S = 2.0  # then the lease is taken anew
-# Of one transaction: on SQLite nobody else writes meanwhile.
+_ROUND_S = 2.0  # then the lease is renewed
+# Limits of one transaction: SQLite allows no other writer meanwhile.
 _FILED_AT_ONCE = 100  # reports
-_BYTES_AT_ONCE = 2_000_000  # of their messages; one that is larger goes by itself
-_LOOK_UP_S = 2.0  # of a long rest
-_SAME_S = 0.001  # in which two reports without a number are the same attempt
+_BYTES_AT_ONCE = 2_000_000  # of their messages; a larger message has its own transaction
+_LOOK_UP_S = 2.0  # during a long wait
+_SAME_S = 0.001  # two reports without a number within this time are the same attempt
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0
 
 
+class NoRoom(Exception):
+    """Reports of a source can neither be filed nor stored as unfiled: they stay there, and reading stops."""
+
+
 def step(name: str) -> bool:
-    """Sees to it that each such source is read, by a thread of this process. Never finds more to do at once (False)."""
+    """Ensure that a thread of this process reads each such source.
+
+    Always returns False: there is never more to do immediately.
+    """
     for source in config.sources():
         thread = _threads.get(source)
         if _is_pulled(source) and (thread is None or not thread.is_alive()):
@@ -58,7 +66,7 @@ def step(name: str) -> bool:
 def _is_pulled(source: str) -> bool:
     try:
         return config.is_pulled(source)
-    except Exception:  # a defect of one adapter must not keep the others unread
+    except Exception:  # a bug in one adapter must not keep others from being read
         log.exception("Source %s cannot be read", source)
         return False
 
@@ -67,8 +75,9 @@ _threads: dict[str, threading.Thread] = {}
 
 
 def _go_on(source: str) -> None:
-    """Round after round; ends with its process, or where the source is taken out. One that hangs delays no other source, and its
-    lease passes on.
+    """Repeat rounds until the process ends or the source is removed.
+
+    A thread that hangs delays no other source, and its lease expires.
     """
     me = f"{socket.gethostname()}:{os.getpid()}"
     pauses = ReconnectDelay(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, least_s=_FIRST_PAUSE_S / 2)
@@ -80,16 +89,16 @@ def _go_on(source: str) -> None:
             is_more = pull(source, me)
             wait_s = 0.0 if is_more else _adapter(source).every_s
             pauses.succeeded()
-        except (SourceError, Error) as error:  # the source, the database: away for now
+        except (SourceError, NoRoom, Error) as error:  # the source or the database is unreachable for now
             why = str(error) or type(error).__name__
-        except Exception as error:  # one round must not end the others; it is shown
+        except Exception as error:  # one round must not end the others; the error is shown
             why = f"{type(error).__name__}: {error}"
             if why != text:
                 log.exception("Source %s: its dead letters cannot be read.", source)
         if why:
             if why != text:
                 log.warning("Source %s: its dead letters are not read: %s", source, why)
-            connections.close_all()  # the next round dials anew
+            connections.close_all()  # the next round reconnects
             _note_failed(source, why)
             connections.close_all()
             wait_s = pauses.failed()
@@ -98,7 +107,7 @@ def _go_on(source: str) -> None:
 
 
 def _rest(source: str, wait_s: float) -> None:
-    """Wait until it is read again, or a reschedule of its retries is requested."""
+    """Wait until the next round, or until a reschedule of the source's retries is requested."""
     ends = time.monotonic() + wait_s
     while (left_s := ends - time.monotonic()) > 0:
         time.sleep(min(left_s, _LOOK_UP_S))
@@ -110,10 +119,10 @@ def _rest(source: str, wait_s: float) -> None:
 
 
 def pull(source: str, puller: str, now: datetime | None = None) -> bool:
-    """One round: what is new is filed, and some of what is known is asked for again. True if there may be more at once.
+    """Run one round: file new reports, and recheck some known jobs. Return True if there may be more to do immediately.
 
-    `puller` names the process: while one reads a source, no other does (False). Raises SourceError, and what the database raises:
-    what was not filed then comes again.
+    `puller` names the process: while one reads a source, others return False. Raises SourceError, NoRoom, and errors of
+    the database; reports that were not filed are then read again.
     """
     now = now or timezone.now()
     adapter = _adapter(source)
@@ -125,12 +134,23 @@ def pull(source: str, puller: str, now: datetime | None = None) -> bool:
     is_progress = False
     while True:
         pulled = adapter.dead_letters(cursor)
-        is_progress |= _file(pulled.reports) > 0 or pulled.after != cursor
-        _set_aside(source, pulled.unread)
+        new, left = _file(pulled.reports)
+        left |= {len(pulled.reports) + n for n in _set_aside(source, pulled.unread)}
+        if left and adapter.can.follows:  # an event arrives once: if reading waited for these, all others would be lost
+            admission.count_dropped(source, len(left))
+            left = set()
+        if left and not pulled.is_divisible:
+            rechecking.recheck(source, adapter, _file)
+            rescheduling.carry_out(source, adapter, now)
+            raise NoRoom(NO_ROOM.format(len(left)))
+        is_progress |= new > 0 or pulled.after != cursor
         if not _move_on(source, mine, pulled):
             return False
         cursor = pulled.after
-        adapter.confirm_filed(pulled)
+        if left:
+            cast(DivisibleSource, adapter).confirm_in_part(pulled, left)
+        else:
+            adapter.confirm_filed(pulled)
         if not pulled.is_more or time.monotonic() > ends:
             break
     if pulled.failing:
@@ -143,14 +163,16 @@ def pull(source: str, puller: str, now: datetime | None = None) -> bool:
         mine.update(progress_due_at=timezone.now())
     rechecking.recheck(source, adapter, _file)
     is_more = rescheduling.carry_out(source, adapter, now) or pulled.is_more
-    if not pulled.is_more and not pulled.failing:  # and its known jobs could be asked about
+    if not pulled.is_more and not pulled.failing:  # nothing new and no errors: recheck known jobs
         mine.update(why_not_pulled="", not_pulled_since=None)
     return is_more
 
 
 def _move_on(source: str, mine: QuerySet[Source], pulled: Pulled) -> bool:
-    """The place, and what was counted up to it, together. Who lost the lease meanwhile has filed what it read, and must not move the
-    other one's place."""
+    """Store the position and the counts up to it, together.
+
+    A process that lost the lease meanwhile has filed its reports, but must not move the position of the next one.
+    """
     if pulled.after == mine.values_list("cursor", flat=True).first() and not pulled.ran:
         return True
     ran = {
@@ -166,42 +188,46 @@ def _move_on(source: str, mine: QuerySet[Source], pulled: Pulled) -> bool:
 
 
 def _adapter(source: str) -> PulledSource:
-    return cast(PulledSource, config.adapter(source))  # asked only of those that `is_pulled`
+    return cast(PulledSource, config.adapter(source))  # only called for sources with `is_pulled`
 
 
-def _file(reports: Sequence[Envelope]) -> int:
-    """Return how many attempts are new."""
-    new = 0
-    part: list[Envelope] = []
-    size = 0
-    for one in reports:
-        if part and (len(part) == _FILED_AT_ONCE or size + len(one.raw or b"") > _BYTES_AT_ONCE):
-            new += _file_part(part)
-            part, size = [], 0
-        part.append(one)
-        size += len(one.raw or b"")
-    return new + (_file_part(part) if part else 0)
+def _file(reports: Sequence[Envelope]) -> tuple[int, set[int]]:
+    """Return the number of new attempts, and the positions of reports that can neither be filed nor stored."""
+    new, left = 0, set()
+    start, size = 0, 0
+    for at, one in enumerate((*reports, None)):
+        weight = len(one.raw or b"") if one is not None else 0
+        if at > start and (one is None or at - start == _FILED_AT_ONCE or size + weight > _BYTES_AT_ONCE):
+            new_here, left_here = _file_part(reports[start:at])
+            new, left = new + new_here, left | {start + n for n in left_here}
+            start, size = at, 0
+        size += weight
+    return new, left
 
 
-def _file_part(reports: Sequence[Envelope]) -> int:
+def _file_part(reports: Sequence[Envelope]) -> tuple[int, set[int]]:
     try:
-        entries = [(_name(one), encode(one)) for one in _without_forged(lineages.assign_runs(_seen_jobs(reports)))]
+        sent = _without_forged(lineages.assign_runs(_seen_jobs(reports)))
+        entries = [ingest.Entry(_name(one), encode(one), one.source) for one in sent]
     except Error:
         raise
-    except Exception as error:  # one report of a page: those behind it are filed all the same
+    except Exception as error:  # one report of a page: those after it are filed nevertheless
         if len(reports) > 1:
-            return sum(_file_part([one]) for one in reports)
+            parts = [_file_part([one]) for one in reports]
+            return sum(new for new, _ in parts), {n for n, (_, left) in enumerate(parts) if left}
         (one,) = reports
-        _set_aside(one.source, [Unread.from_error(one.queue, one.job_id, one.raw or b"", error)])
-        return 0
-    return ingest.file(entries, is_trusted=True).new_attempts
+        return 0, _set_aside(one.source, [Unread.from_error(one.queue, one.job_id, one.raw or b"", error)])
+    filed = ingest.file(entries, is_trusted=True)
+    # Only reports of events, which are not read in pages, were removed above: the positions of all others are
+    # unchanged.
+    return filed.new_attempts, {n for n, entry in enumerate(entries) if entry.name in filed.left}
 
 
 def _seen_jobs(reports: Sequence[Envelope]) -> list[Envelope]:
-    """The reports, without those of workers whose guard reports the same; each with its attempt.
+    """Return the reports with their attempt numbers, without those that a worker's guard also reports.
 
-    Where a source could not say which attempt it was (0), it is the next one of a job that waits for a retry, or the first of an
-    unknown job; of any other job the end is known.
+    If a source does not know the attempt (0), it is the next one of a job that waits for a retry, or the first of an
+    unknown job; the end of any other job is known.
     """
     if not any(one.is_seen for one in reports):
         return list(reports)
@@ -220,7 +246,8 @@ def _seen_jobs(reports: Sequence[Envelope]) -> list[Envelope]:
             state, attempts, failed_at = known.get((one.source, representable(one.job_id)[:255]), ("", 0, None))
             if state not in ("", FailureState.RETRYING):
                 continue
-            # The same report again, where those beside it could not be filed. Any other end would have changed the state.
+            # The same report again, because those beside it could not be filed. Any other end would have changed the
+            # state.
             is_filed = one.kind == "retry" and failed_at is not None and abs(failed_at.timestamp() - one.at) < _SAME_S
             one = replace(one, attempt=attempts if is_filed else attempts + 1)
         state = FailureState.RETRYING if one.kind == "retry" else FailureState.DEAD
@@ -230,9 +257,9 @@ def _seen_jobs(reports: Sequence[Envelope]) -> list[Envelope]:
 
 
 def _without_forged(reports: Sequence[Envelope]) -> list[Envelope]:
-    """The reports, without those of events about jobs that a guard reported, where a guard has to sign.
+    """Return the reports without those of events about jobs that a guard reported, if the guard has to sign.
 
-    Whoever may publish to the broker may publish events: they say of such a job no more than an unsigned report might.
+    Anyone who can publish to the broker can publish events: for such a job they prove no more than an unsigned report.
     """
     trusted, now = trust.current(), timezone.now()
     closed = {one.source for one in reports if one.is_seen and trusted.why_not_unsigned(one.source, now)}
@@ -249,23 +276,27 @@ def _without_forged(reports: Sequence[Envelope]) -> list[Envelope]:
     ]
 
 
-def _set_aside(source: str, unread: Sequence[Unread]) -> None:
-    """Keep them raw among what could not be filed, each once."""
-    for one in unread:
+def _set_aside(source: str, unread: Sequence[Unread]) -> set[int]:
+    """Store them raw as unfiled, each once. Return the positions of those for which there is no room."""
+    left = set()
+    for n, one in enumerate(unread):
         name = "\0".join((source, one.queue, one.job_id)).encode("utf-8", "surrogatepass")
         entry = b"read-" + hashlib.sha256(name + b"\0" + one.raw).hexdigest()[:32].encode()
-        ingest.set_aside((entry, {b"raw": one.raw}), f"{source}: {one.why}")
+        if not ingest.set_aside((entry, {b"raw": one.raw}, source), f"{source}: {one.why}"):
+            left.add(n)
+    return left
 
 
 def _name(report: Envelope) -> bytes:
-    """Return the name of a report that is stored raw: the same whenever it is read."""
+    """Return a stable name for a report that is stored raw. Without a job ID, it is derived from the message."""
     run = report.lineage.run if report.lineage else 1
-    text = "\0".join((report.source, report.queue, report.job_id, str(run), str(report.attempt), report.kind))
+    job = report.job_id or report.raw_sha256
+    text = "\0".join((report.source, report.queue, job, str(run), str(report.attempt), report.kind))
     return b"pull-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32].encode()
 
 
 def _lease(source: str, puller: str, now: datetime) -> bool:
-    """Be the one that reads this source for a while."""
+    """Acquire or renew the lease on this source. Return whether this process has it."""
     Source.objects.get_or_create(
         name=source, defaults={"backend": config.sources()[source].backend, "is_configured": True}
     )
@@ -278,7 +309,7 @@ def _lease(source: str, puller: str, now: datetime) -> bool:
 
 
 def _has_ended(puller: str) -> bool:
-    """Return whether it was a process of this machine that has ended: a restarted watch need not wait for its lease."""
+    """Return whether it was an ended process of this machine: then a restarted `watch` need not wait for its lease."""
     host, _, pid = puller.rpartition(":")
     if host != socket.gethostname() or not pid.isdigit():
         return False
@@ -287,7 +318,7 @@ def _has_ended(puller: str) -> bool:
     except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:
-        pass  # it lives, and is somebody else's
+        pass  # it is alive, and belongs to another user
     return False
 
 
@@ -298,4 +329,4 @@ def _note_failed(source: str, why: str) -> None:
             rows.filter(not_pulled_since=None).update(not_pulled_since=timezone.now())
             rows.update(why_not_pulled=representable(why)[:2000])
     except Error as error:
-        log.debug("That source %s is not read could not be noted: %s", source, error)  # a later round does
+        log.debug("That source %s is not read could not be noted: %s", source, error)  # a later round records it

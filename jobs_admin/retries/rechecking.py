@@ -1,7 +1,7 @@
-"""Recheck of reported jobs at their source, since people retry and remove jobs there, too.
+"""Recheck of reported jobs at their source, where people also retry and remove jobs.
 
-Some of each state, in rotation: sent and retrying jobs at each round, dead ones every few seconds. A job discarded here
-is removed there, if the system can.
+Some jobs of each state, in rotation: sent and retrying jobs in every round, dead ones every few seconds. A job
+discarded here is removed there, if the system can.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import OPEN_ITEM
 from jobs_admin.sources.base import JobChanges, PulledSource, Ref, SourceRefused
 
-_AT_ONCE = 500  # jobs of one question
-_WRITTEN_AT_ONCE = 100  # rows of one transaction
-_SAME_MOMENT = timedelta(seconds=1)  # a due time that differs by less was told in other units
+_AT_ONCE = 500  # jobs per query
+_WRITTEN_AT_ONCE = 100  # rows per transaction
+_SAME_MOMENT = timedelta(seconds=1)  # due times that differ by less are equal, in different units
 
-_ON_THE_WAY = (FailureState.REPLAYING, FailureState.RETRYING)  # asked for at each round
+_ON_THE_WAY = (FailureState.REPLAYING, FailureState.RETRYING)  # rechecked in every round
 _AT_REST = (
     FailureState.DEAD,
     FailureState.QUARANTINED,
-)  # these, and the discarded, seldom: who asks costs the source something
+)  # these, and discarded ones, are checked seldom: each check costs the source something
 _BETWEEN_S = 5.0
 _COLUMNS = ("queue", "job_id", "state", "run", "attempts", "due_at", "failed_at", "caveats", "made_at")
 
-_rested: dict[str, float] = {}  # source -> when its dead were last asked for, by the monotonic clock
-# Up to which failure each rotation came: source and state -> its id. Of this process, since a rotation may begin anew at any time.
+_rested: dict[str, float] = {}  # source -> when its dead jobs were last checked, by the monotonic clock
+# Position of each rotation: source and state -> failure id. Per process, because a rotation may restart at any time.
 _places: dict[tuple[str, FailureState], int] = {}
 
 
 def recheck(source: str, adapter: PulledSource, file: Callable[[Sequence[Envelope]], object]) -> None:
-    """Check some jobs and write their changes. `file` puts reports into the tables. Raises as the adapter does."""
+    """Check some jobs and write their changes. `file` stores reports in the tables. Raises the adapter's errors."""
     is_time = time.monotonic() - _rested.get(source, float("-inf")) >= _BETWEEN_S
     for state in (*_ON_THE_WAY, *(_AT_REST if is_time else ())):
         rows = _next(source, state)
-        if adapter.can.follows:  # what a guard reported, it settles itself
+        if adapter.can.follows:  # a guard settles its own reports
             rows = {ref: row for ref, row in rows.items() if (row.caveats or 0) & Caveat.SEEN}
         if rows:
             changes = adapter.check_jobs(list(rows))
@@ -55,7 +55,7 @@ def recheck(source: str, adapter: PulledSource, file: Callable[[Sequence[Envelop
         return
     _rested[source] = time.monotonic()
     if adapter.can.remove and (discarded := _next(source, FailureState.DISCARDED)):
-        with suppress(SourceRefused):  # read-only: its findings say so, and what is discarded here is so all the same
+        with suppress(SourceRefused):  # read-only sources report a finding; the job stays discarded here nevertheless
             if going := _mark_removed(discarded):
                 adapter.remove(going)
 
@@ -63,7 +63,8 @@ def recheck(source: str, adapter: PulledSource, file: Callable[[Sequence[Envelop
 def _mark_removed(rows: Mapping[Ref, Failure]) -> list[Ref]:
     """Return those that are still discarded and whose stored message can be sent again.
 
-    Written before the source removes them: if this process dies in between, our act is not taken for another's.
+    Written before the source removes them: if this process dies in between, the removal is not attributed to someone
+    else.
     """
     going = {row.pk: ref for ref, row in rows.items() if not (row.caveats or 0) & Caveat.UNSENDABLE}
     for caveats in {row.caveats for ref, row in rows.items() if row.pk in going and not ref.was_removed}:
@@ -76,7 +77,7 @@ def _mark_removed(rows: Mapping[Ref, Failure]) -> list[Ref]:
 
 
 def _next(source: str, state: FailureState) -> dict[Ref, Failure]:
-    """The next of these in rotation, by how the source knows them."""
+    """Return the next of these in rotation, by the source's reference."""
     place = (source, state)
     rows = Failure.objects.filter(source=source, state=state, pk__gt=_places.get(place, 0)).order_by("pk")
     found = list(rows.only(*_COLUMNS)[:_AT_ONCE])
@@ -95,8 +96,8 @@ def _note(rows: Mapping[Ref, Failure], changes: JobChanges) -> None:
     for job, why in changes.gone.items():
         if (row := rows.get(job)) is not None:
             gone[representable(why)[:200], row.state, row.run, row.attempts].append(row.pk)
-    # As it was when it was asked for: a replay that began meanwhile, and a report that came, are newer than this look. What a replay
-    # has sent is that replay's to settle.
+    # Only if unchanged since the query: a replay or report that came meanwhile is newer. A job that a replay has sent
+    # is settled by that replay.
     is_open = Exists(ReplayItem.objects.filter(failure=OuterRef("pk"), state__in=OPEN_ITEM))
     for (why, state, run, attempts), pks in gone.items():
         for start in range(0, len(pks), _WRITTEN_AT_ONCE):

@@ -1,4 +1,4 @@
-"""Visibility of alerts: the one answer, also for marks, moments, figures and notices of alerts."""
+"""Visibility of alerts, shared by pages, charts, figures and notices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ _VIEWS = [one.name for one in METRICS.values() if one.subject is Subject.VIEW]
 
 
 def visible(viewer: Viewer) -> Q:
-    """Filter for alerts of the viewer's sources; of the desk's own lag and steps for all.
+    """Return the alerts of the viewer's sources; alerts on the desk's own lag and steps are visible to all.
 
-    Alerts of a view are their owner's.
+    Alerts of a view belong to its owner.
 
-    An alert of a view that the viewer may not read, and of one whose rule was deleted, is for its owner and for viewers
-    of every source; of a view over several sources, shared or not, too.
+    An alert of a view that the viewer may not read, of a view over several sources, or of a deleted rule is visible to
+    its owner and to viewers of every source.
     """
     sources = viewer.sources()
+    if viewer.focus:
+        return visible(viewer.unfocused) & Q(source__in=sources)
     if sources is None:
         return Q()
     if not sources:
@@ -36,8 +38,9 @@ def visible(viewer: Viewer) -> Q:
 
 
 def own_acknowledgement(viewer: Viewer, alert: Alert) -> QuerySet[Alert]:
-    """Return the alerts that this viewer acknowledged together with it, also those resolved since; none if another
-    operator acknowledged it, or no one.
+    """Return the alerts that the viewer acknowledged in the same act, including those resolved since.
+
+    Empty if another operator acknowledged it, or no one did.
     """
     if alert.acknowledged_at is None or alert.acknowledged_by != viewer.name[:150]:
         return Alert.objects.none()
@@ -46,7 +49,7 @@ def own_acknowledgement(viewer: Viewer, alert: Alert) -> QuerySet[Alert]:
 
 
 def sees_rule(viewer: Viewer, rule: Rule) -> bool:
-    """Return whether the viewer sees the rule. A rule on a view is seen by those who may see the view."""
+    """Return whether the viewer sees the rule. A rule on a view is visible to those who may see the view."""
     if rule.deleted_at is not None or not viewer.sees_any_of(rule.source):
         return False
-    return rule.view is None or view_sight.sees(viewer, rule.view)
+    return rule.view is None or view_sight.sees(viewer.unfocused, rule.view)

@@ -1,10 +1,10 @@
-"""The part of a group that a viewer may read: its text, its times, and what people wrote of it.
+"""The part of a group that a viewer may read: its text, its times, and its annotations.
 
-A group's own row is of all its sources. Whoever sees each of them reads it as it is. For anyone else the group is
-partial and is reduced to its parts (`GroupSource`) at the sources that they see. The title is that of the part that came
-first, so that a merge does not rename the group for those whose group took the others in. Its state is the group's; who
-set it, the assignee, the note and the runbook are shown to viewers of a source that the group had when they were
-written, which the audit records.
+The row of a group covers all its sources. A viewer of all of them reads it as it is. For any other viewer the group is
+partial and is reduced to its parts (`GroupSource`) in visible sources. Its title is that of the earliest part, so that
+a merge does not rename the group for viewers whose group was the target. Its state is the group's; who set the state,
+the assignee, the note, the runbook and the issue are visible to viewers of a source that the group had when they were written,
+according to the audit.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from jobs_admin.models import AuditEvent, Failure, FailureCount, Group, GroupAli
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.search import scope as scopes
 
-CHANGE = "group.change"  # the act under which the audit has what people wrote of a group
+CHANGE = "group.change"  # the audit's act with the annotations of a group
 _AT_ONCE = 5_000  # groups whose parts one statement reads
 _UNKNOWN = "Unknown error"
 
 
 def partial(viewer: Viewer, pks: Collection[int]) -> set[int]:
-    """Return those groups that have, or had, failures of sources out of the viewer's sight."""
+    """Return the groups that have, or had, failures of sources out of the viewer's sight."""
     if viewer.sources() is None or not pks:
         return set()
     counted, parts = (
@@ -41,9 +41,9 @@ def is_partial(viewer: Viewer, group: Group) -> bool:
 
 
 def restrict(viewer: Viewer, groups: Iterable[Group]) -> set[int]:
-    """Reduce the partial ones of these groups, in memory, to what the viewer may read; return their ids.
+    """Reduce the partial groups among these, in memory, to what the viewer may read; return their ids.
 
-    Counts stay as they are: those of a viewer come from `group_numbers`. The number of queries does not depend on the
+    Counts are not changed: `group_numbers` returns those of a viewer. The number of queries does not depend on the
     number of groups.
     """
     groups = list(groups)
@@ -67,7 +67,7 @@ def read(viewer: Viewer, pks: Iterable[int]) -> dict[int, Group]:
 
 
 def viewer_of_sources(sources: Iterable[str]) -> Viewer:
-    """Return the viewer of exactly these sources: for a text that is stored for everyone who sees them."""
+    """Return the viewer of exactly these sources, for text stored for everyone who sees them."""
     return Viewer(name="", roles=dict.fromkeys(sources, VIEWER))
 
 
@@ -78,10 +78,10 @@ def _restrict(viewer: Viewer, groups: list[Group]) -> None:
     for part in GroupSource.objects.filter(group__in=pks).order_by("pk"):
         parts[part.group_id].append(part)
     for group in groups:
-        if group.pk in parts:  # else nothing was filed of it, and one error was put in it by its fingerprint alone
+        if group.pk in parts:  # else a group without failures, to which a fingerprint was assigned
             mine = [part for part in parts[group.pk] if part.source in sources]
             _reduce(group, mine or _part_of_latest(viewer, group))
-        group.muted_until_count = None  # a count of attempts at every source
+        group.muted_until_count = None  # it counts attempts at every source
     _restrict_words(viewer, groups)
     _restrict_origins(viewer, groups)
 
@@ -94,7 +94,7 @@ def _reduce(group: Group, parts: list[GroupSource]) -> None:
 
 
 def _part_of_latest(viewer: Viewer, group: Group) -> list[GroupSource]:
-    """Return a part made of the latest failure in sight, for a group of which nothing was filed since it was made."""
+    """Return a part made from the latest visible failure, for a group without failures filed since it was created."""
     latest = Failure.objects.filter(scopes.visible(viewer), group=group.pk).order_by("-pk").first()
     if latest is None:
         return [GroupSource(error_type=_UNKNOWN, first_seen=group.first_seen, last_seen=group.first_seen)]
@@ -109,12 +109,12 @@ def _part_of_latest(viewer: Viewer, group: Group) -> list[GroupSource]:
     ]
 
 
-_WORDS = ("state", "assignee", "note", "runbook_url")
+_WORDS = ("state", "assignee", "note", "runbook_url", "issue_url", "dependency")
 
 
 def _restrict_words(viewer: Viewer, groups: list[Group]) -> None:
-    """Remove what people wrote in an act that no visible source's audit has."""
-    written = [g for g in groups if g.state_by or g.assignee_id or g.note or g.runbook_url]
+    """Remove annotations written in acts that the audit of no visible source contains."""
+    written = [g for g in groups if g.state_by or g.assignee_id or any(getattr(g, word) for word in _WORDS[2:])]
     if not written:
         return
     named = {f"group:{group.fingerprint}": group.pk for group in written}
@@ -128,21 +128,20 @@ def _restrict_words(viewer: Viewer, groups: list[Group]) -> None:
                 visible_words.setdefault((named[name], word), after)
     users = get_user_model()._default_manager.in_bulk({group.assignee_id for group in written if group.assignee_id})
     for group in written:
-        of_state, of_assignee, of_note, of_runbook = (visible_words.get((group.pk, word), {}) for word in _WORDS)
+        of_state, of_assignee, *of_texts = (visible_words.get((group.pk, word), {}) for word in _WORDS)
         if (of_state.get("state"), of_state.get("state_by", "")) != (group.state, group.state_by):
             group.state_by = ""
         user = users.get(group.assignee_id)
         is_visible = user is not None and of_assignee.get("assignee") == user.get_username()
         if not is_visible and (group.assignee_id is None or group.assignee_id != viewer.user_id):
             group.assignee = None
-        if of_note.get("note") != group.note:
-            group.note = ""
-        if of_runbook.get("runbook_url") != group.runbook_url:
-            group.runbook_url = ""
+        for word, written_there in zip(_WORDS[2:], of_texts, strict=True):
+            if written_there.get(word) != getattr(group, word):
+                setattr(group, word, "")
 
 
 def _restrict_origins(viewer: Viewer, groups: list[Group]) -> None:
-    """Take away the release that a group began in, and the release or replay that it came back after, of no visible source."""
+    """Remove the first release of a group, and the release or replay of a regression, if in no visible source."""
     after = {group.regressed_after.partition(":")[::2] for group in groups}
     releases = {name for kind, name in after if kind == "release"} | {group.first_release for group in groups} - {""}
     replays = {int(name) for kind, name in after if kind == "replay" and name.isdecimal()}
@@ -164,7 +163,7 @@ def _restrict_origins(viewer: Viewer, groups: list[Group]) -> None:
 
 
 def reads(viewer: Viewer, condition: Q) -> Q:
-    """The groups whose text, as the viewer reads it, meets a condition on `error_type`, `message` and `culprit`."""
+    """Return the groups whose visible text meets a condition on `error_type`, `message` and `culprit`."""
     if viewer.sources() is None:
         return condition
     first = GroupSource.objects.filter(scopes.visible(viewer), group=OuterRef("group")).order_by("pk")
@@ -174,7 +173,7 @@ def reads(viewer: Viewer, condition: Q) -> Q:
 
 
 def seen_at(viewer: Viewer, column: str):
-    """`first_seen` or `last_seen` as the viewer reads it, as an expression over groups."""
+    """Return `first_seen` or `last_seen` as the viewer reads it, as an expression over groups."""
     if viewer.sources() is None:
         return F(column)
     parts = GroupSource.objects.filter(scopes.visible(viewer), group=OuterRef("pk"))
@@ -184,7 +183,7 @@ def seen_at(viewer: Viewer, column: str):
 
 
 def assigned(viewer: Viewer, username: str) -> Q:
-    """Filter for the groups of an assignee, as far as the viewer may read it; unassigned ones for ""."""
+    """Return the groups of an assignee, as far as the viewer may read it; "" selects unassigned groups."""
     if not username:
         return Q(assignee__isnull=True)
     theirs = Q(**{f"assignee__{get_user_model().USERNAME_FIELD}": username})

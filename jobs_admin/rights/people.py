@@ -19,7 +19,7 @@ _cached: dict[tuple[str, ...] | None, tuple[float, list[str]]] = {}  # by the vi
 
 
 def names(viewer: Viewer) -> list[str]:
-    """Return the users whom the viewer can assign, by name, as they were at most five seconds ago; a bounded list."""
+    """Return the users whom the viewer can assign, by name; at most five seconds old, and limited in number."""
     sources = viewer.sources()
     key = None if sources is None else tuple(sources)
     now = time.monotonic()
@@ -31,7 +31,7 @@ def names(viewer: Viewer) -> list[str]:
 
 
 def users(viewer: Viewer) -> QuerySet[Any]:
-    """Return the active users who hold a role on a source that the viewer sees, by name."""
+    """Return the active users who have a role on a source that the viewer sees, by name."""
     roles, sources = Role.objects.filter(user=OuterRef("pk")), viewer.sources()
     if sources is not None:
         roles = roles.filter(source__in=[*sources, EVERY_SOURCE])
@@ -40,7 +40,7 @@ def users(viewer: Viewer) -> QuerySet[Any]:
 
 
 def operators(sources: Sequence[str], *, only_admins: bool = False) -> list[str]:
-    """Active users who may act on every one of these sources, or are admins of each, by name; a bounded list."""
+    """Return the active users who are operators of all these sources, or admins of each, by name; limited in number."""
     roles = (ADMIN,) if only_admins else (OPERATOR, ADMIN)
     found = get_user_model()._default_manager.filter(is_active=True)
     for source in sources:

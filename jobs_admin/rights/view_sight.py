@@ -1,10 +1,10 @@
-"""Visibility of shared views: a view's name and its search are text that its owner wrote about sources.
+"""Visibility of shared views: the name and search of a view are text that its owner wrote about sources.
 
-A viewer of every source shares with all; anyone else with those who see one of the same sources. A view of an owner
-without a role, or of an unknown token, is read by viewers of every source only.
+A viewer of every source shares with all; any other owner with viewers of a common source. A view of an owner without a
+role, or of an unknown token, is readable only by viewers of every source.
 
-Beyond that, no one reads a view that names what only other sources have: in its search a source, queue, task, tenant,
-release, host, worker or group, and as a word anywhere a source, queue or task.
+In addition, a view is hidden if it names something that only other sources have: in its search a source, queue, task,
+tenant, release, host, worker, group or dependency, and as a word anywhere a source, queue or task.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from jobs_admin.core import search_terms
 from jobs_admin.core.text import fits
 from jobs_admin.models import ApiToken, AuditEvent, Failure, FailureCount, Group, GroupAlias, Role, SavedView, Source
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
+from jobs_admin.search import scope as scopes
 from jobs_admin.search.term_index import InIndex, all_of, any_of
 
-_COUNTED = ("source", "queue", "task")  # names that counters know
+_COUNTED = ("source", "queue", "task")  # fields with counters
 _WORD = re.compile(r"[^\s\"(),:=*]+")
 
 
@@ -40,7 +41,7 @@ def readable(viewer: Viewer) -> list[int]:
 
 
 def _sources_of_owners(views: Iterable[SavedView]) -> dict[int, set[str]]:
-    """View -> the sources that its owner sees now; `EVERY_SOURCE` among them for all. Empty for an owner without a role."""
+    """Return view -> the sources that its owner sees now; with `EVERY_SOURCE` for all; empty without a role."""
     views = list(views)
     roles: dict[int, set[str]] = defaultdict(set)
     for user, source in Role.objects.filter(user__in={view.owner_id for view in views}).values_list("user", "source"):
@@ -56,7 +57,7 @@ def _sources_of_owners(views: Iterable[SavedView]) -> dict[int, set[str]]:
 
 
 def _sources_of_tokens(views: Sequence[int]) -> dict[int, set[str]]:
-    """View -> the source of the token that saved it, by the audit."""
+    """Return view -> the source of the token that saved it, from the audit."""
     if not views:
         return {}
     saved = AuditEvent.objects.filter(object__in=[f"view:{pk}" for pk in views], act="view.save", allowed=True)
@@ -104,6 +105,9 @@ class _Names:
             return any(map(is_meant, self._elsewhere)) and not any(map(is_meant, self._own[field]))
         if field == "group":
             return not value.glob and self._is_group_elsewhere(value.text)
+        if field == "dependency":
+            named = scopes.parts_named(language.Match(field, (value,)))
+            return named.exists() and not named.filter(source__in=self._sources).exists()
         if field not in search_terms.NAMED:
             return False
         if value.glob:

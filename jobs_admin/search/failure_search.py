@@ -1,18 +1,18 @@
-"""Statements that read and count the latest matching failures: each follows an index, latest first.
+"""SQL that reads and counts the latest failures matching a search, in descending order of id, always through an index.
 
-A page costs the same however many failures there are. The search decides what drives a statement:
+The cost of a page does not depend on the number of failures. The search determines the index that drives a statement:
 
-- words, arguments, hosts …: the index of terms, which returns its rows latest first; with states that few are in, only
-  those among them;
-- a short time, a kind, a number of attempts, a policy … that few failures have: those few;
-- a few queues, groups, tenants, kinds …: a slice for each value and state, from the index that is sorted so;
-- a time: rows that arrived in it, and the few that match it and arrived before or after;
-- an OR that none of these answers as a whole: each side by its own, merged;
-- text inside words: the latest LATEST_COMPARED of all the rest, then the blocks of ids whose trigram filter has the text
-  (`substrings.py`); of text under three characters the former only.
+- words, arguments, hosts …: the term index, which returns its rows in descending order; if the requested states have
+  few failures, only among those;
+- a short time range, a kind, a number of attempts, a policy … that few failures match: those failures;
+- a few queues, groups, tenants, kinds …: one slice per value and state, from the index in that order;
+- a time range: the rows that arrived within it, and the few matching rows that arrived before or after it;
+- an OR that no single index can answer: one search per side, merged;
+- text inside words: the latest LATEST_COMPARED failures that match all other terms, then the blocks of ids whose
+  trigram filter contains the text (`substrings.py`). For text shorter than three characters, only the former.
 
-Beside what drives it, a condition on a column is looked up in the row, or among the ids of an index of its own where
-`_by_ids` finds that cheaper.
+Any other condition on a column is checked on the row, or against the ids of that column's own index where `_by_ids`
+finds that cheaper.
 """
 
 from __future__ import annotations
@@ -39,7 +39,17 @@ from jobs_admin.models.access import Viewer
 from jobs_admin.models.terms import FAILURES
 from jobs_admin.search import scope as scopes
 from jobs_admin.search import substrings
-from jobs_admin.search.arrivals import Arrivals, bounds, find_arrived_by, is_timed
+from jobs_admin.search.slices import (
+    SLICED,
+    Arrivals,
+    bounds,
+    fields_of,
+    find_arrived_by,
+    is_sliced,
+    is_timed,
+    sliceable_values,
+)
+from jobs_admin.search.substrings import Compared, Matches, merge
 from jobs_admin.search.term_index import (
     IndexQuery,
     InIndex,
@@ -50,17 +60,15 @@ from jobs_admin.search.term_index import (
     match_condition,
     prefer_term_index,
 )
-from jobs_admin.search.term_slices import SLICED, fields_of, is_sliced, sliceable_values
-from jobs_admin.search.text_matches import Compared, Matches, merge
 
 
 def _is_text(term: Term, part: scopes.Part) -> bool:
-    """Return whether it asks for text that the index of terms does not have."""
+    """Return whether the term searches text that the term index does not have."""
     return part.index_query is None and any(language.is_scanned(leaf) for leaf in language.leaves((term,)))
 
 
 def _part_list(term: Term) -> Term:
-    """The term; an OR of two where it lists values of which only some are text inside words: an index has the others."""
+    """Return the term, or an OR of its words and its text inside words, so that an index answers the words."""
     if not isinstance(term, Match) or term.negated:
         return term
     each = [replace(term, values=(value,)) for value in term.values]
@@ -69,39 +77,41 @@ def _part_list(term: Term) -> Term:
     return Any((replace(term, values=texts), replace(term, values=words))) if texts and words else term
 
 
-# Failures, the latest that match the rest, whose text is compared before filters are read; all of them for text that
-# filters cannot have.
+# Number of the latest failures matching all other terms whose text is compared before trigram filters are read; the
+# only ones compared if filters cannot contain the text.
 LATEST_COMPARED = 5_000
-_FIRST_BLOCKS, _MOST_BLOCKS = 64, 4_096  # blocks of ids that are compared at once: more each time
-_COMPARED = 10_000  # failures that are compared until a number is estimated
-_SURE = 1.5  # times the most that is counted: an estimate above is not counted, too
-_MOST_MERGED = 100_000  # ids of a side that are read at once
+_FIRST_BLOCKS, _MOST_BLOCKS = 64, 4_096  # blocks of ids compared at once, increasing with each step
+_COMPARED = 10_000  # failures compared before the total is estimated
+_SURE = 1.5  # multiple of the largest exact count: above it an estimate is returned without counting
+_MOST_MERGED = 100_000  # ids of one side read at once
 
 _MOST_SLICES = 56
-_FEW = 10_000  # rows that may be looked at one by one
-_MOST_OTHERS = 5_000  # failures of a time that arrived before or after it
-_SOME = 200_000  # ids that may be held in memory
-_TRIED = 2_000  # rows, the latest, among which a page is looked for before many ids are
+_MOST_SLICES_OF_DEPENDENCY = 28  # above this, the ids of all groups form one list
+_FEW = 10_000  # rows that may be read one by one
+_MOST_OTHERS = 5_000  # failures within a time range that arrived before or after it
+_SOME = 200_000  # ids that may be kept in memory
+_TRIED = 2_000  # latest rows searched for a complete page before a long list of ids is used
 
-# In the time in which a row is read: ids that are looked up among those of an index; entries of an index that are read.
+# Operations that take as long as reading one row: lookups of an id in an index, and entries read from an index.
 _IDS_A_ROW, _ENTRIES_A_ROW = 10, 30
 
-_WALKED, _FURTHEST = 20, 20_000  # newest rows that are walked through for each one wanted; and at most
+_WALKED, _FURTHEST = 20, 20_000  # latest rows scanned per requested row, and their limit
 
-_WINDOWS, _WIDTH = 2_000, 5  # spans that an estimate samples, and ids in each: many, as failures come in bursts
+# Windows of ids that an estimate samples, and ids per window: many, because failures come in bursts.
+_WINDOWS, _WIDTH = 2_000, 5
 
 _TABLE = Failure._meta.db_table
 
 _MOST_BRANCHES = 8
 _ANY_STATE = Match("state", (language.Value("any"),))
 
-_WORDS = Text("")  # stands for what is asked of the index beside the search
+_WORDS = Text("")  # marks a query of the term index that is not part of the search text
 
 Statement = tuple[str, list[object]]
 
 
 class FailureSearch:
-    """One search, made ready: ask it for ids, for a statement that gives them, or for their number."""
+    """A prepared search, which returns ids, a statement that selects them, or their count."""
 
     def __init__(self, viewer: Viewer, query: Query, *, is_side: bool = False) -> None:
         query = replace(query, terms=tuple(map(_part_list, query.terms)))
@@ -115,13 +125,13 @@ class FailureSearch:
         self.parts = [(term, part) for term, part in parts if term is not None and not _is_text(term, part)]
 
     def require(self, index_query: IndexQuery) -> None:
-        """Ask the index for this, too."""
+        """Add a query that the term index must also match."""
         self.parts.append((_WORDS, scopes.Part(Q(InIndex(index_query)), index_query)))
 
-    # -- what is asked for --------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------
 
     def ids(self, after: int | None, limit: int) -> list[int]:
-        """Return the ids of the latest that match, below `after`, highest first."""
+        """Return the ids of the latest matches below `after`, highest first."""
         if self.scanned is not None:
             return self._ids_by_text(after, limit)
         if self.driver is not None and connection.vendor == "postgresql":
@@ -130,9 +140,10 @@ class FailureSearch:
         return [] if statement is None else [row[0] for row in fetch_rows(*statement)]
 
     def _ids_on_postgresql(self, driver: IndexQuery, after: int | None, limit: int) -> list[int]:
-        """Return the ids. Its index finds every hit before it returns the first: good for rare words. Common ones are
-        met by walking a little way from the latest. Its planner guesses badly how common a word is; the first steps
-        show.
+        """Return the ids on PostgreSQL, whose index finds every hit before it returns the first.
+
+        That is good for rare words; for common ones a short scan from the latest rows is enough. The planner estimates
+        the frequency of a word badly, so the first steps of the scan measure it.
         """
         highest = fetch_number("SELECT COALESCE(MAX(id), 0) FROM " + FAILURES, [])
         after = highest + 1 if after is None else after
@@ -151,7 +162,7 @@ class FailureSearch:
             return found if statement is None else [*found, *(row[0] for row in fetch_rows(*statement))]
 
     def count(self, most: int) -> int:
-        """Return how many match, counted up to `most`."""
+        """Return the number of matches, counted up to `most`."""
         if self.scanned is not None:
             return len(self._ids_by_text(None, most))
         if self.driver is None:
@@ -160,10 +171,10 @@ class FailureSearch:
             return self._number_of(most)
 
     def total(self, most: int) -> tuple[int, bool]:
-        """Return how many match, and whether that is an estimate.
+        """Return the number of matches, and whether it is an estimate.
 
-        It is exact up to `most`, and wherever an index alone can count; otherwise an estimate of two figures, from
-        _WINDOWS spans of ids.
+        It is exact up to `most`, and wherever an index alone can count; otherwise it is an estimate with two
+        significant figures, from _WINDOWS windows of ids.
         """
         if self.scanned is not None:
             return self._total_by_text(most)
@@ -173,7 +184,8 @@ class FailureSearch:
             return exact, False
         estimate, is_estimate = None, True
         if self.driver is not None and connection.vendor == "sqlite":
-            # The hits that a sample has are found without the others; those of a common word would be read first.
+            # Sampling finds the hits of its windows without the others; counting a common word would read all hits
+            # first.
             estimate, is_estimate = self._sampled()
             if not is_estimate or estimate > 3 * most:
                 return estimate, is_estimate
@@ -186,19 +198,19 @@ class FailureSearch:
         return max(estimate, count), is_estimate
 
     def _number_in_slices(self) -> int | None:
-        """The number where slices of an index are all that is asked; None otherwise."""
+        """Return the number if slices of an index answer the whole search; otherwise None."""
         if self.driver is not None or self.branches:
             return None
         slices, sliced = self._slices()
         if any(term is not sliced for term, _ in self.parts):
             return None
         if self.viewer.sources() is not None and not all("source" in one for one in slices):
-            return None  # each row would be read for its source
+            return None  # the source of each row would have to be read
         visible = Failure.objects.filter(scopes.visible(self.viewer)).order_by()
         return sum(visible.filter(**one).count() for one in slices)
 
     def _number_of_hits(self, driver: IndexQuery) -> int | None:
-        """The number by the hits of the index alone, less the few in other states; None where those are many."""
+        """Return the number of hits in the index, minus the few in other states; None if those are many."""
         in_scope, in_sight = self._count_known
         if in_sight - in_scope > _FEW:
             return None
@@ -212,23 +224,26 @@ class FailureSearch:
         return count - fetch_number(f"{hits}{outside}", [expression(driver), *where[1]])
 
     def _where_counted(self, states: Sequence[str]) -> Statement | None:
-        """The condition of what is in these states, by the terms that counters know."""
+        """Return the condition for failures in these states, by the terms that counters can answer."""
         counted = [part.alone for term, part in self.parts if fields_of(term) <= scopes.COUNTED]
         return _where(Failure.objects.filter(scopes.visible(self.viewer), *counted, state__in=states))
 
     def _sampled(self) -> tuple[int, bool]:
-        """Return the number by samples of all ids, and whether that is an estimate: spans that have every id are exact."""
+        """Return the number estimated from samples of all ids, and whether it is an estimate.
+
+        It is exact if the windows cover every id.
+        """
         found = self._rest if self.driver is not None else self._rest.filter(*(part.alone for _, part in self.parts))
         if self.scanned is not None:
             found = found.filter(self.scanned)
         if (where := _where(found)) is None:
             return 0, False
-        lowest, highest = _lowest_id() - 1, _highest_id()  # below that everything is pruned
+        lowest, highest = _lowest_id() - 1, _highest_id()  # lower ids were pruned
         if self._arrivals is not None and not self._arrivals.others:
             lowest, highest = self._arrivals.above, self._arrivals.last
         step = max(_WIDTH, (highest - lowest) // _WINDOWS)
         if self.driver is not None:
-            # One walk through the hits: a word's beginning would be looked up again for each of several.
+            # One walk through the hits: with several, the prefix of a word would be looked up for each.
             row = key_column()
             statement = (
                 f"SELECT COUNT(*) FROM {FAILURES} CROSS JOIN {_TABLE} WHERE {match_condition()} AND {_TABLE}.id = {row} "
@@ -237,7 +252,7 @@ class FailureSearch:
             )
             met = fetch_number(statement, [expression(self.driver), *where[1]])
         else:
-            # Of each span the rows by their key: another index would be read whole for each.
+            # Read the rows of each window by primary key: any other index would be read completely for each window.
             by_key = "NOT INDEXED " if connection.vendor == "sqlite" else ""
             met = fetch_number(
                 f"WITH RECURSIVE spans(low) AS (SELECT {lowest} UNION ALL SELECT low + {step} FROM spans "
@@ -251,12 +266,12 @@ class FailureSearch:
         return int(float(f"{met * step // _WIDTH:.2g}")), True
 
     def newer(self, last: int, most: int) -> int:
-        """Return how many match that came after the failure `last`, counted up to `most`. Nothing older is read."""
+        """Return the number of matches after the failure `last`, counted up to `most`. Older rows are not read."""
         statement = self.newer_statement(last, most)
         return 0 if statement is None else fetch_number(*statement)
 
     def newer_statement(self, last: int, most: int) -> Statement | None:
-        """The statement that gives `newer`; None where nothing can match."""
+        """Return the statement of `newer`; None if nothing can match."""
         found = self._rest
         if self.driver is None:
             found = found.filter(*(part.alone for _, part in self.parts))
@@ -267,7 +282,8 @@ class FailureSearch:
             return None
         after, of, key_values = f"{_TABLE}.id > {int(last)}", _TABLE, []
         if self.driver is not None:
-            # The index is asked from that row on; by the failure's own key it would give each hit first.
+            # The term index starts at that row; a condition on the failure's primary key would make it return each hit
+            # first.
             of = f"{FAILURES} CROSS JOIN {_TABLE}"
             after, key_values = (
                 f"{_TABLE}.id = {key_column()} AND {match_condition()} AND {key_column()} > {int(last)}",
@@ -287,7 +303,7 @@ class FailureSearch:
         return 0 if statement is None else fetch_number(f"SELECT COUNT(*) FROM ({statement[0]}) AS found", statement[1])
 
     def statement(self, after: int | None, limit: int, *, ordered: bool = True) -> Statement | None:
-        """The statement that gives `ids`; None where nothing can match."""
+        """Return the statement that selects the same ids as `ids`; None if nothing can match."""
         if self.scanned is None:
             return self._indexed(after, limit, ordered=ordered)
         ids = ", ".join(f"({pk})" for pk in self._ids_by_text(after, limit))
@@ -297,12 +313,12 @@ class FailureSearch:
 
     @cached_property
     def _is_bounded(self) -> bool:
-        """Return whether no filter can have the text, so that only the latest are compared."""
+        """Return whether no trigram filter can contain the text, so that only the latest failures are compared."""
         return self.required is None and any(substrings.is_unfiltered(term) for term, _ in self.texts)
 
     @cached_property
     def searched(self) -> int | None:
-        """Number of the latest that were searched; None if every one was."""
+        """Number of the latest failures searched; None if all were."""
         if not self._is_bounded:
             return None
         base = self._indexed(None, LATEST_COMPARED + 1)
@@ -312,12 +328,12 @@ class FailureSearch:
     def _ids_by_text(self, after: int | None, limit: int) -> list[int]:
         if after is None:
             return self._matches_from_top.read(limit)
-        if self._is_bounded:  # of the latest, and not of those below `after`
+        if self._is_bounded:  # `LATEST_COMPARED` counts from the latest, not from `after`
             return [pk for pk in self._matches_from_top.read(LATEST_COMPARED) if pk < after][:limit]
         return Matches(self._compare(after)).read(limit)
 
     def _total_by_text(self, most: int) -> tuple[int, bool]:
-        """As `total`: what is rare is counted, what is common is met soon, and for the rest a sample decides."""
+        """Return `total` for a text search: rare text is counted, common text is found early, the rest is sampled."""
         if self._is_bounded:
             return self._matches_from_top.count(LATEST_COMPARED), False
         count = self._matches_from_top.count(most + 1, compared=_COMPARED)
@@ -331,11 +347,11 @@ class FailureSearch:
 
     @cached_property
     def _matches_from_top(self) -> Matches:
-        """The matches that page and count read, once for both."""
+        """Matches shared by page and count, so that they are read once."""
         return Matches(self._compare(None))
 
     def _compare(self, after: int | None) -> Iterator[Compared]:
-        """Yield the matches below `after`, highest first, in the parts in which failures are compared."""
+        """Yield the matches below `after`, highest first, one part at a time as failures are compared."""
         if self.branches and not self._is_bounded:
             yield from merge([one._descend(after) for one in self.branches])
             return
@@ -350,7 +366,7 @@ class FailureSearch:
             at_once = min(at_once * 4, _MOST_BLOCKS)
 
     def _descend(self, after: int | None) -> Iterator[Compared]:
-        """The matches below `after`, of a search with or without text."""
+        """Yield the matches below `after` of a search with or without text."""
         if self.scanned is not None:
             yield from self._compare(after)
             return
@@ -360,7 +376,7 @@ class FailureSearch:
             after, limit = found[-1], min(limit * 4, _MOST_MERGED)
 
     def _compare_latest(self, after: int | None, latest: int) -> tuple[list[int], int | None, int]:
-        """The matches among the latest that match the rest; the lowest id of these latest; their number."""
+        """Return the matches among the latest failures of all other terms, the lowest id of those, and their number."""
         base, where = self._indexed(after, latest), _where(Failure.objects.filter(self.scanned))
         if base is None or where is None:
             return [], None, 0
@@ -373,7 +389,7 @@ class FailureSearch:
         return [int(pk) for pk, matches in rows if matches], int(rows[-1][0]) if rows else None, len(rows)
 
     def _compare_blocks(self, window: list[int], below: int) -> list[int]:
-        """The matches below `below` in these blocks of ids."""
+        """Return the matches below `below` in these blocks of ids."""
         if self.driver is not None:
             highest, lowest = (window[0] + 1) * substrings.BLOCK, window[-1] * substrings.BLOCK
             most = len(window) * substrings.BLOCK
@@ -388,7 +404,7 @@ class FailureSearch:
         found = found if len(self.states) == len(language.STATES) else found.filter(state__in=self.states)
         if (where := _where(found.filter(self.scanned))) is None:
             return None
-        # By their key: another index would be read whole for each range.
+        # By primary key: any other index would be read completely for each range.
         by_key = "NOT INDEXED " if connection.vendor == "sqlite" else ""
         return (
             f"SELECT {_TABLE}.id FROM {_RANGES[connection.vendor]} CROSS JOIN {_TABLE} {by_key}"
@@ -397,17 +413,18 @@ class FailureSearch:
             [*(_list([one[end] for one in ranges]) for end in (0, 1)), *where[1]],
         )
 
-    # -- by what it is found ------------------------------------------------------------------------------------
+    # -- choice of the index --------------------------------------------------------------------------------------
 
     @cached_property
     def branches(self) -> list[FailureSearch]:
-        """A search for each side of the first OR that no index can answer as a whole: each side follows its own.
+        """One search per side of the first OR that no single index can answer, so that each side uses its own index.
 
-        Within a side other ORs are conditions on rows: each would multiply the number of searches.
+        Further ORs within a side are conditions on rows: searching them separately would multiply the number of
+        searches.
         """
         if self.is_side:
             return []
-        # Text that filters have is no reason to part an OR: they answer it as a whole.
+        # Trigram filters answer an OR of text as a whole, so it is not split.
         texts = [] if self.scanned is None or self._is_bounded else self.texts
         pairs = [*texts, *self.parts]
         for place, (term, part) in enumerate(pairs):
@@ -422,7 +439,7 @@ class FailureSearch:
         return []
 
     def _query_of(self, terms: Sequence[Term]) -> Query:
-        """The search for these terms in the states of this one."""
+        """Return the search for these terms in the same states."""
         states = [term for term in self.query.terms if scopes.is_state(term)]
         found = Query((*terms, *states), now=self.now)
         is_any = self.query.names_state and not found.names_state
@@ -446,7 +463,7 @@ class FailureSearch:
 
     @cached_property
     def driver(self) -> IndexQuery | None:
-        """The query of the index of terms; None if it would not help."""
+        """Query of the term index; None if it would not help."""
         if self.branches:
             return None
         known = [(term, part) for term, part in self.parts if part.index_query is not None or part.but is not None]
@@ -454,7 +471,7 @@ class FailureSearch:
             return None
         queries = [part.index_query for _, part in known if part.index_query is not None]
         sources = self.viewer.sources()
-        if sources is None and not queries:  # only what must not be there: of everything else
+        if sources is None and not queries:  # exclusions alone need a set to exclude from
             sources = list(FailureCount.objects.values_list("source", flat=True).distinct())
         if sources is not None:
             queries.append(any_of(Phrase((search_terms.name("source", source),)) for source in sources))
@@ -463,10 +480,10 @@ class FailureSearch:
     def _by_ids(
         self, terms: Sequence[Term], has: Callable[[int], bool], are_near: Callable[[], bool]
     ) -> dict[Term, Statement]:
-        """Return the terms whose failures are cheaper to take from an index of their own than to look for
-        among the rows that are walked through: term -> the statement of their ids.
+        """Return term -> statement of its ids, where reading these from an index is cheaper than checking each row.
 
-        `has(n)`: there are at least n rows to walk through. `are_near()`: all that is wanted is among the latest of them.
+        `has(n)` returns whether at least n rows would be scanned; `are_near()` whether the latest of them include all
+        requested rows.
         """
         found: dict[Term, Statement] = {}
         for term in terms:
@@ -483,7 +500,7 @@ class FailureSearch:
         return found
 
     def _are_near(self, walked: Sequence[Statement], rest: QuerySet[Failure], limit: int) -> bool:
-        """Return whether `limit` of the _TRIED latest rows match the rest."""
+        """Return whether at least `limit` of the _TRIED latest rows match the rest."""
         if limit > _TRIED or not walked or (where := _where(rest)) is None:
             return False
         latest = " UNION ALL ".join(
@@ -496,7 +513,7 @@ class FailureSearch:
 
     @cached_property
     def _rest(self) -> QuerySet[Failure]:
-        """Conditions on the rows that the index returns."""
+        """Conditions on the rows that the term index returns."""
         return self._rest_without(())
 
     def _rest_without(self, terms: Collection[Term]) -> QuerySet[Failure]:
@@ -510,23 +527,23 @@ class FailureSearch:
 
     @cached_property
     def _index_is_sure(self) -> bool:
-        """Return whether the index of terms returns exactly the matches in any state."""
+        """Return whether the term index returns exactly the matches, in any state."""
         return all(part.but is not None or (part.index_query is not None and part.is_sure) for _, part in self.parts)
 
     @property
     def _in_scope(self) -> Statement:
-        """The rows of the index that are in the states asked for, without reading a failure."""
+        """Condition that selects the rows of the term index in the requested states, without reading a failure."""
         in_scope, in_sight = self._count_known
         if in_scope == in_sight:
             return f" WHERE {match_condition()}", []
-        if not self.states:  # `state:` of something that is none
+        if not self.states:  # `state:` with an unknown state
             return f" WHERE {match_condition()} AND 1 = 0", []
         states = ", ".join(["%s"] * len(self.states))
         if connection.vendor != "sqlite":
             row = f"SELECT 1 FROM {_TABLE} WHERE id = {key_column()} AND state IN ({states})"
             return f" WHERE {match_condition()} AND EXISTS ({row})", list(self.states)
         among, ids = self._among(self.driver) if self.driver is not None else ("", [])
-        # The index by state has the ids too, ten times closer together than the rows.
+        # The index by state contains the ids ten times more densely than the table.
         return (
             f" CROSS JOIN {_TABLE} AS held INDEXED BY failure_by_state "
             f"WHERE {match_condition()}{among} AND held.state IN ({states}) AND held.id = {key_column()}",
@@ -535,7 +552,7 @@ class FailureSearch:
 
     @cached_property
     def _count_known(self) -> tuple[int, int]:
-        """Numbers of failures, by counters, in the requested states, and in any."""
+        """Number of failures, from counters, in the requested states, and in all states."""
         known = [term for term, _ in self.parts if fields_of(term) <= scopes.COUNTED]
         anywhere = Match("state", (language.Value("*", glob=True),))
         counters = scopes.matching_counts(self.viewer, Query((*known, anywhere), now=self.now)).order_by()
@@ -586,7 +603,7 @@ class FailureSearch:
         for sql, values in by_ids.values():
             among, ids = f"{among} AND +{row} IN ({sql})", [*ids, *values]
         order = f"ORDER BY {row} DESC " if ordered else ""
-        # CROSS: SQLite takes the tables in this order, and the index gives its rows newest first.
+        # CROSS: SQLite joins the tables in this order, and the index returns its rows in descending order.
         return (
             f"SELECT {_TABLE}.id AS id FROM {FAILURES} CROSS JOIN {_TABLE} "
             f"WHERE {_TABLE}.id = {row} AND {match_condition()}{below}{among} AND {where[0]} {order}LIMIT {int(limit)}",
@@ -594,7 +611,7 @@ class FailureSearch:
         )
 
     def _among(self, driver: IndexQuery) -> Statement:
-        """Return the few rows that can match at all: otherwise each of a million words would be looked up in vain."""
+        """Return a condition for the few rows that can match: looking up each of a million hits would be in vain."""
         row = key_column()
         if self._few is not None:
             within = f" AND {row} BETWEEN {self._few.lowest} AND {self._few.highest}"
@@ -616,12 +633,13 @@ class FailureSearch:
     # -- by slices of tables -------------------------------------------------------------------------------------
 
     def _sliced(self, after: int | None, limit: int, ordered: bool) -> Statement | None:
-        """`state IN (…) ORDER BY id DESC` has no index that serves both: where most rows have recovered it would walk
-        all of them, or sort every dead one. One slice per state (and queue, task …) follows its index and stops at
-        `limit`.
+        """Return one SELECT per slice, joined by UNION ALL; None if nothing can match.
+
+        `state IN (…) ORDER BY id DESC` has no index for both: where most rows have recovered, it would scan all of
+        them, or sort every dead one. One slice per state (and queue, task …) follows its index and stops at `limit`.
         """
         slices, sliced = self._slices()
-        # Written by hand: the ORM would take as long for each as the whole takes to run.
+        # Written by hand: the ORM would take as long for each slice as the whole statement takes to run.
         conditions = [
             (" AND ".join(f"{_TABLE}.{column} = %s" for column in one) or "1 = 1", list(one.values())) for one in slices
         ]
@@ -650,7 +668,7 @@ class FailureSearch:
             return None
         for ids, values in by_ids.values():
             where = f"{where[0]} AND +{_TABLE}.id IN ({ids})", [*where[1], *values]
-        # From a start until now, a walk from the latest is as short without.
+        # From a start time until now, a scan from the latest row is as short without this.
         if bounds(self._timed, self.now, is_start=False) and (arrivals := self._arrivals) is not None:
             within = f"{_TABLE}.id > {arrivals.above} AND {_TABLE}.id <= {arrivals.last}"
             conditions = [(f"{sql} AND {within}", values) for sql, values in conditions]
@@ -668,39 +686,44 @@ class FailureSearch:
         return f"{' UNION ALL '.join(statements)} {order}LIMIT {int(limit)}", parameters
 
     def _slices(self) -> tuple[list[dict[str, object]], Term | None]:
-        """Columns with their values, which do not overlap and each follow one index, and the term that they serve."""
+        """Return the slices as column -> value, disjoint and each along one index, and the term that they answer."""
         term = self._term_to_slice()
         if term is not None and (sliceable := sliceable_values(term)) is not None:
             name, values = sliceable
             return [{name: value, "state": state} for value, state in product(values, self.states)], term
         sources = self.viewer.sources()
         if sources is not None and len(sources) * len(self.states) <= _MOST_SLICES:
-            # Where another source holds all the rows, a slice by state alone would walk them for nothing.
+            # If another source has all the rows, a slice by state alone would scan them in vain.
             return [{"source": source, "state": state} for source, state in product(sources, self.states)], None
         if len(self.states) == len(language.STATES):
-            return [{}], None  # every state: the primary key itself is in order
+            return [{}], None  # every state: the primary key already has the order
         return [{"state": state} for state in self.states], None
 
     def _term_to_slice(self) -> Term | None:
-        """The term that narrows the most and has an index; None where no term names a few plain values."""
-        # Of what a viewer does not see, each slice would be walked through: one that names most rows is not worth it.
+        """Return the most selective term that has an index; None if no term lists a few plain values."""
+        # Slices also scan the rows out of the viewer's sight, so a term that matches most rows does not pay.
         terms = [
             t for t, _ in self.parts if self.viewer.sources() is None or not isinstance(t, Numbers) or not t.negated
         ]
         values = [(t, sliceable_values(t)) for t in terms]
-        few = [t for t, found in values if found is not None and len(found[1]) * len(self.states) <= _MOST_SLICES]
+        most = {
+            t: _MOST_SLICES_OF_DEPENDENCY if t.field == "dependency" else _MOST_SLICES
+            for t, _ in values
+            if hasattr(t, "field")
+        }
+        few = [t for t, found in values if found is not None and len(found[1]) * len(self.states) <= most[t]]
         return min(few, key=lambda t: SLICED.index(t.field), default=None)
 
-    # -- by what few have ---------------------------------------------------------------------------------------
+    # -- small sets ------------------------------------------------------------------------------------------------
 
     @cached_property
     def _few(self) -> _Few | None:
-        """The fewest failures that terms with an index of their own leave; None where each leaves more than _FEW."""
+        """The smallest set of failures selected by a term with its own index; None if each selects more than _FEW."""
         found = [_measure_few(*statement) for statement in self._narrowing()]
         return min((few for few in found if few.count <= _FEW), key=lambda few: few.count, default=None)
 
     def _narrowing(self) -> Iterator[Statement]:
-        """Statements that give the ids of a term's failures from an index, in no order."""
+        """Yield statements that select the ids of a term's failures from an index, in no order."""
         timed = [part.alone for term, part in self.parts if is_timed(term)]
         if timed and (where := _where(Failure.objects.filter(*timed))) is not None:
             yield f"SELECT id FROM {_TABLE} WHERE {where[0]}", where[1]
@@ -709,6 +732,10 @@ class FailureSearch:
                 continue
             if term.field in ("kind", "attempts", "priority"):
                 if (where := _where(Failure.objects.filter(part.alone))) is not None:
+                    yield f"SELECT id FROM {_TABLE} WHERE {where[0]}", where[1]
+            elif isinstance(term, Match) and term.field == "dependency" and self._term_to_slice() is not term:
+                of_groups = Failure.objects.filter(group_id__in=scopes.parts_named(term).values("group_id"))
+                if (where := _where(of_groups)) is not None:
                     yield f"SELECT id FROM {_TABLE} WHERE {where[0]}", where[1]
             elif isinstance(term, Match) and term.field == "policy":
                 yield from _failures_of(Attempt.objects.filter(policy__in=scopes.policies_named(term), policy__gt=""))
@@ -721,8 +748,9 @@ class FailureSearch:
 
     @cached_property
     def _arrivals(self) -> Arrivals | None:
-        """Return the ids of what arrived in the time that the search names; None where a walk from the latest is as good, or
-        more than _MOST_OTHERS arrived before or after it.
+        """Return the range of ids that arrived in the time range of the search, and the matching ids outside of it.
+
+        None if a scan from the latest row is as good, or more than _MOST_OTHERS arrived before or after that time.
         """
         where = _where(Failure.objects.filter(*(part.alone for term, part in self.parts if is_timed(term))))
         if not self._timed or where is None:
@@ -731,7 +759,7 @@ class FailureSearch:
         highest = _highest_id()
         above = find_arrived_by(max(starts), highest) if starts else 0
         last = max(above, find_arrived_by(min(ends), highest)) if ends else highest
-        # To find the others, the index of that time is read; without, a walk reads the rows before and after it.
+        # The others cost a read of the time index; without it, a scan reads the rows before and after the time range.
         read = last - above
         if above + highest - last <= max(_FEW, read // _ENTRIES_A_ROW) or (not ends and read > _SOME):
             return None
@@ -756,8 +784,9 @@ class FailureSearch:
 
 
 def _further_rows(share: float, wanted: int, hits: int) -> int:
-    """Return how many rows to walk on, if that is less work than fetching every hit; otherwise 0. A row costs either
-    the same.
+    """Return how many rows to scan further if that is cheaper than fetching every hit, otherwise 0.
+
+    A row costs the same in both cases.
     """
     if not share:
         return 0
@@ -765,7 +794,7 @@ def _further_rows(share: float, wanted: int, hits: int) -> int:
     return further if further < min(share * hits, _FURTHEST) else 0
 
 
-# What stands for a list of numbers, and for a list of ranges as two lists.
+# SQL for a list of numbers, and for a list of ranges given as two lists.
 _AMONG = {"sqlite": "IN (SELECT value FROM json_each(%s))", "postgresql": "= ANY(%s::bigint[])"}
 _RANGES = {
     "sqlite": "(SELECT lows.value AS low, highs.value AS high FROM json_each(%s) AS lows "
@@ -780,11 +809,11 @@ def _list(numbers: list[int]) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _Few:
-    """Ids, by the statement that gives them."""
+    """A small set of ids, as the statement that selects it."""
 
     sql: str
     values: list[object]
-    count: int  # up to one more than _FEW
+    count: int  # at most _FEW + 1
     lowest: int
     highest: int
 
@@ -798,13 +827,13 @@ def _measure_few(sql: str, values: Sequence[object]) -> _Few:
 
 
 def _failures_of(rows: QuerySet[Attempt] | QuerySet[ReplayItem]) -> Iterator[Statement]:
-    """The failures of these, as statement; none where nothing can match."""
+    """Yield the statement that selects the failures of these rows; nothing if nothing can match."""
     if (where := _where(rows)) is not None:
         yield f"SELECT DISTINCT failure_id AS id FROM {rows.model._meta.db_table} WHERE {where[0]}", where[1]
 
 
 def _where(found: QuerySet[Failure]) -> Statement | None:
-    """The condition of a queryset over failures alone; None where nothing can fulfil it."""
+    """Return the SQL condition of a queryset over failures alone; None if nothing can match."""
     if not found.query.where:
         return "1 = 1", []
     try:

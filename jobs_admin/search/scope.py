@@ -1,18 +1,17 @@
-"""From a Query to SQL. User text becomes parameters and nothing else: never a field's name, never a pattern unescaped.
+"""Translation of a Query to SQL. User text only becomes parameters: never a field name, never an unescaped pattern.
 
-Both databases give the same answers: words are compared by terms of our own making (`core/search_terms.py`), text that has no
-word without regard to the case of ASCII letters, names exactly.
+Both databases give the same results: words are compared as terms that Redrive builds itself (`core/search_terms.py`),
+text without a word ignoring ASCII case, names exactly.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.db import connection
-from django.db.models import BooleanField, Count, Exists, F, Func, OuterRef, Q, QuerySet, TextField, Value
+from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, QuerySet, TextField, Value
 from django.db.models.functions import Concat
 
 from jobs_admin.core import query as language
@@ -21,31 +20,28 @@ from jobs_admin.core.envelope import KINDS
 from jobs_admin.core.query import Age, All, Any, Match, Numbers, Query, Term, Text, Time
 from jobs_admin.core.search_terms import Phrase
 from jobs_admin.core.text import fits
-from jobs_admin.db import priorities
+from jobs_admin.db import abilities
 from jobs_admin.models import (
     Attempt,
-    AuditEvent,
     Failure,
     FailureCount,
-    FrozenBatch,
     Group,
     GroupAlias,
-    Replay,
+    GroupSource,
     ReplayItem,
     Traceback,
 )  # fmt: skip
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.group import TAKEN_IN
-from jobs_admin.models.replay import ItemState
 from jobs_admin.models.terms import STACKS
 from jobs_admin.search.term_index import IndexQuery, InIndex, all_of, any_of, expression, key_column, match_condition
 
-# What `FailureCount` can answer, without looking at a single failure.
-COUNTED = {"source", "queue", "task", "group", "state"}
+# Fields that `FailureCount` can answer without reading a failure.
+COUNTED = {"source", "queue", "task", "group", "state", "dependency"}
 
 
 class Contains(Func):
-    """`text LIKE pattern`, without regard to the case of ASCII letters on either database."""
+    """`text LIKE pattern`, ignoring ASCII case on both databases."""
 
     output_field = BooleanField()
     arity = 2
@@ -56,27 +52,27 @@ class Contains(Func):
         )
 
     def as_postgresql(self, compiler, connection, **more):
-        # The "C" collation folds ASCII only, as SQLite does: one search must not find more on one of them.
+        # The "C" collation folds only ASCII, as SQLite does, so that both databases find the same rows.
         return super().as_sql(
             compiler, connection, template=r"(%(expressions)s ESCAPE '\')", arg_joiner=' COLLATE "C" ILIKE ', **more
         )
 
 
 def like(text: str, *, glob: bool = False) -> str:
-    """The LIKE pattern for "contains text"; with `glob`, each `*` is anything."""
+    """Return the LIKE pattern for "contains text"; with `glob`, each `*` matches anything."""
     escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped.replace('*', '%') if glob else escaped}%"
 
 
 class Fits(Func):
-    """The whole name fits a pattern whose only wildcard is `*`, with regard to case."""
+    """Case-sensitive match of the complete name against a pattern whose only wildcard is `*`."""
 
     output_field = BooleanField()
     arity = 2
 
     def as_sqlite(self, compiler, connection, **more):
         name, pattern = self.get_source_expressions()
-        # GLOB knows ? and [ too, and escapes them by a class of one.
+        # GLOB also has the wildcards ? and [, which are escaped as a character class.
         text = pattern.value.replace("[", "[[]").replace("?", "[?]")
         changed = self.copy()
         changed.set_source_expressions([name, Value(text)])
@@ -94,63 +90,13 @@ class Fits(Func):
 
 
 def visible(viewer: Viewer, role: str = VIEWER) -> Q:
-    """Return the condition of rows of sources where the viewer holds at least `role`."""
+    """Return the condition for rows of sources where the viewer has at least `role`."""
     sources = viewer.sources(role)
     return Q() if sources is None else Q(source__in=sources)
 
 
-_REASON_HIDDEN = "Why is not told: it has jobs of a source that you may not see."
-
-
-def restrict_replays(viewer: Viewer, replays: Iterable[Replay]) -> None:
-    """Reduce these replays, in memory, to the sources that the viewer may see.
-
-    Their counts are then of these sources, and what names jobs, errors or queues of another is gone: why they are held or
-    need approval, what was left out, search, patch, queue, and the reason that a person wrote. `seen_sources` says of
-    which they are; it is None of one that is seen in full. The number of queries does not depend on the number of replays.
-    """
-    sources, replays = viewer.sources(), list(replays)
-    begun = [replay for replay in replays if replay.started_at is not None]
-    if sources is None or not begun:
-        return
-    named: dict[int, set[str]] = {replay.pk: set(replay.by_source) for replay in begun}
-    older = [f"replay:{pk}" for pk, found in named.items() if not found]  # started before their sources were counted
-    started = AuditEvent.objects.filter(object__in=older, act="replay.start", allowed=True)
-    events = started.exclude(source="") if older else ()
-    for event in events:
-        named[int(event.object.partition(":")[2])].add(event.source)
-    # Where its start names none, nobody knows whose jobs it has.
-    partly = {replay.pk: replay for replay in begun if not (named[replay.pk] or {""}) <= {*sources}}
-    if not partly:
-        return
-    items = ReplayItem.objects.filter(replay__in=partly, failure__source__in=sources).order_by()
-    counts: dict[int, Counter[str]] = {pk: Counter() for pk in partly}
-    for pk, state, count in items.values_list("replay", "state").annotate(n=Count("pk")):
-        counts[pk][state] = count
-    frozen = set(FrozenBatch.objects.filter(replay__in=partly).order_by().values_list("replay", flat=True).distinct())
-    for pk, replay in partly.items():
-        _restrict(replay, sources, counts[pk], is_frozen=pk in frozen)
-
-
-def _restrict(replay: Replay, sources: Collection[str], counts: Counter[str], *, is_frozen: bool) -> None:
-    if is_frozen:
-        created = counts.total()
-        counts["planned"] += max(0, sum(n for name, n in replay.by_source.items() if name in sources) - created)
-    for state in ItemState.values:
-        setattr(replay, state, counts[state])
-    replay.total = replay.matched = counts.total()
-    replay.taken, replay.blocked, replay.query, replay.selection = 0, [], "", []
-    replay.patch, replay.edit, replay.to_queue, replay.reason = None, None, "", ""
-    replay.by_source = {name: n for name, n in replay.by_source.items() if name in sources}
-    if replay.held_because or replay.evidence:
-        replay.held_because, replay.evidence = _REASON_HIDDEN, None
-    if replay.approval_because:
-        replay.approval_because = _REASON_HIDDEN
-    replay.seen_sources = sorted(sources)
-
-
 def build_condition(query: Query, *, states: bool = True) -> Q:
-    """The whole query. `states=False` leaves out the states of its top level, which `states_of` gives."""
+    """Return the condition of the query; `states=False` omits its top-level states, which `states_of` returns."""
     return all_conditions(part.alone for _, part in build_parts(query, states=states))
 
 
@@ -158,15 +104,15 @@ def build_condition(query: Query, *, states: bool = True) -> Q:
 class Part:
     """Condition of a term on a failure."""
 
-    alone: Q  # the whole of it
-    index_query: IndexQuery | None = None  # what the index is asked; None where it knows nothing of it …
-    rest: Q | None = None  # … and what remains to be asked of a row that the index gave; None for nothing
-    is_sure: bool = True  # the index by itself gives no row too many
-    but: IndexQuery | None = None  # instead of `asked`: what the index must not hold
+    alone: Q  # the complete condition
+    index_query: IndexQuery | None = None  # query of the term index; None if the index cannot help
+    rest: Q | None = None  # condition still to be checked on a row that the index returned; None for nothing
+    is_sure: bool = True  # the index alone returns no false positives
+    but: IndexQuery | None = None  # instead of `index_query`: what the index must not contain
 
 
 def build_parts(query: Query, *, states: bool = True) -> list[tuple[Term | None, Part]]:
-    """Each term of the top level with what it asks; the default scope comes as a part without a term."""
+    """Return each top-level term with its condition; the default states are a part without a term."""
     compiler = _Compiler(query)
     found: list[tuple[Term | None, Part]] = [
         (term, compiler.part(term)) for term in query.terms if states or not is_state(term)
@@ -177,7 +123,7 @@ def build_parts(query: Query, *, states: bool = True) -> list[tuple[Term | None,
 
 
 def states_of(query: Query) -> tuple[str, ...]:
-    """The states that a match can be in, by the top level of the query: the default scope where none is named."""
+    """Return the states that a match can have by the top-level terms; the default states if the query names none."""
     if not query.names_state:
         return language.DEFAULT_STATES
     states = set(language.STATES)
@@ -193,7 +139,7 @@ def is_state(term: Term) -> bool:
 
 
 class _Compiler:
-    """Terms of one query. What has to be looked up first is looked up once for all of them."""
+    """Compiler of the terms of one query; lookups are shared by all terms."""
 
     def __init__(self, query: Query) -> None:
         self.now = query.now or datetime.now(UTC)
@@ -218,7 +164,8 @@ class _Compiler:
             if term.field in language.CONTAINED:
                 return _any_part([_contained_part(term.field, value) for value in term.values])
             if term.field == "trace":
-                return _any_part([self._trace(value) for value in term.values])
+                ids = [one for value in term.values for one in search_terms.other_id(value.text)]
+                return _any_part([*map(self._traceback, term.values), *map(_index_part, ids)])
             if language.is_argument(term.field):
                 return _any_part([_argument_part(term.field, value) for value in term.values])
             if term.field in search_terms.NAMED:
@@ -229,12 +176,16 @@ class _Compiler:
         found = _text_part(term.value, term.glob, search_terms.phrases_of_error, error_text())
         if not language.may_be_job_id(term):
             return found
-        ids: list[IndexQuery] = [Phrase((search_terms.name("job", term.value),)), *self.renamed.get(term.value, ())]
+        ids: list[IndexQuery] = [
+            Phrase((search_terms.name("job", term.value),)),
+            *self.renamed.get(term.value, ()),
+            *search_terms.other_id(term.value),
+        ]
         if found.index_query is not None:
             return _index_part(any_of((found.index_query, *ids)))
         return Part(found.alone | Q(job_id=term.value) | Q(first_job_id=term.value))
 
-    def _trace(self, value: language.Value) -> Part:
+    def _traceback(self, value: language.Value) -> Part:
         head, _ = language.before_star(value.text) if value.glob else (value.text, True)
         phrases = search_terms.phrases(head, prefix=value.glob and search_terms.is_word_end(head))
         texts = (
@@ -255,7 +206,7 @@ _MOST_STACKS = 500
 
 
 def _find_stacks(index_query: IndexQuery) -> list[int] | None:
-    """The ids of the stacks that the index holds for it; None where they are too many to be named."""
+    """Return the ids of the stacks that match in the index; None if there are more than _MOST_STACKS."""
     with connection.cursor() as cursor:
         statement = (
             f"SELECT {key_column(STACKS)} FROM {STACKS} WHERE {match_condition(STACKS)} LIMIT {_MOST_STACKS + 1}"
@@ -266,13 +217,13 @@ def _find_stacks(index_query: IndexQuery) -> list[int] | None:
 
 
 def _first_stacks(stacks: QuerySet[Traceback]) -> list[int] | None:
-    """The ids of these stacks; None where they are too many to be named."""
+    """Return the ids of these stacks; None if there are more than _MOST_STACKS."""
     found = [row["pk"] for row in stacks[: _MOST_STACKS + 1]]
     return None if len(found) > _MOST_STACKS else found
 
 
 def _find_resent_ids(query: Query) -> dict[str, tuple[IndexQuery, ...]]:
-    """Job id -> what the index holds of the jobs that have this id since they were sent again, and did not yet fail."""
+    """Return job id -> index queries of the jobs that got this id when resent, and have not failed since."""
     ids = {t.value for t in language.leaves(query.terms) if isinstance(t, Text) and language.may_be_job_id(t)}
     if not ids:
         return {}
@@ -314,7 +265,7 @@ def _index_part(index_query: IndexQuery) -> Part:
 
 
 def _text_part(text: str, glob: bool, phrases_of: Callable[..., tuple[Phrase, ...]], column: F | Concat) -> Part:
-    """A text that has words; with `glob`, `*` is anything."""
+    """Return the condition for a text with words; with `glob`, `*` matches anything."""
     head, is_all = language.before_star(text) if glob else (text, True)
     phrases = phrases_of(head, prefix=glob and search_terms.is_word_end(head)) if head else ()
     holds = _contains(column, like(text, glob=glob))
@@ -344,17 +295,17 @@ def _argument_part(path: str, value: language.Value) -> Part:
 
 
 def _name_part(field: str, value: language.Value) -> Part:
-    """A name: the column decides, the index only finds it."""
+    """Return the condition for a name: the index finds candidates, the column decides."""
     if not value.glob:
         own = Q(**{field: value.text})
         if not value.text:
             return Part(own)
         return Part(own, Phrase((search_terms.name(field, value.text),)), own)
     if not value.text.strip("*"):
-        return Part(~Q(pk__in=[]))  # not `Q()`, which is nothing to be negated or joined
+        return Part(~Q(pk__in=[]))  # not `Q()`, which cannot be negated or combined
     head, is_all = language.before_star(value.text)
     own = Q(Fits(F(field), Value(value.text)))
-    if field in ("source", "queue", "task"):  # few, and counted
+    if field in ("source", "queue", "task"):  # few names, and counters list them
         listed = FailureCount.objects.filter(Fits(F(field), Value(value.text)))
         own = Q(**{f"{field}__in": list(listed.values_list(field, flat=True).distinct())})
     if not head:
@@ -365,7 +316,7 @@ def _name_part(field: str, value: language.Value) -> Part:
 def _column_condition(term: Match | Numbers | Age | Time, now: datetime) -> Q:
     if isinstance(term, Age | Time):
         is_after, moment = named_time(term, now)
-        if term.negated:  # written so, as an index is not asked for what is NOT in a range
+        if term.negated:  # not as a negation, because an index is not used for NOT of a range
             return Q(failed_at__lt=moment) if is_after else Q(failed_at__gt=moment)
         return Q(failed_at__gte=moment) if is_after else Q(failed_at__lte=moment)
     if isinstance(term, Numbers):
@@ -374,27 +325,29 @@ def _column_condition(term: Match | Numbers | Age | Time, now: datetime) -> Q:
         return Q(state__in=language.expand_states(term.values))
     if term.field == "group":
         return Q(group_id__in=groups_named(term)) & Q(group_id__isnull=False)
+    if term.field == "dependency":
+        return _dependency_condition(term)
     if term.field == "priority":
-        return priorities.of_levels([v.text for v in term.values])
+        return abilities.of_levels([v.text for v in term.values])
     if term.field == "policy":
         return Q(Exists(Attempt.objects.filter(policy__in=policies_named(term), failure=OuterRef("pk"))))
     return Q(kind__in=kinds_named(term))
 
 
 def named_time(term: Age | Time, now: datetime) -> tuple[bool, datetime]:
-    """Return the moment that a term names, and whether it asks for what failed after it, ignoring its sign."""
+    """Return the time of the term, and whether it selects failures after that time, ignoring its sign."""
     if isinstance(term, Age):
         return term.younger, language.before(now, term.seconds)
     return term.field == "since", term.at or language.before(now, term.ago or 0)
 
 
 def kinds_named(term: Match) -> list[str]:
-    """Return the kinds that a term names, ignoring its sign."""
+    """Return the kinds of the term, ignoring its sign."""
     return sorted({kind for v in term.values for kind in KINDS if (fits(v.text, kind) if v.glob else v.text == kind)})
 
 
 def policies_named(term: Match) -> list[str]:
-    """`name@version` of every policy that has decided an attempt and is among the values: whole, or without version."""
+    """Return `name@version` of every policy with an attempt that matches a value, given with or without version."""
     return [name for name in _policies() if any(_is_policy(v, name) for v in term.values)]
 
 
@@ -403,7 +356,7 @@ def _is_policy(value: language.Value, name: str) -> bool:
 
 
 def _policies() -> list[str]:
-    # One step of the index for each name: `DISTINCT` would walk through every attempt.
+    # One step in the index per name: `DISTINCT` would scan every attempt.
     table = Attempt._meta.db_table
     with connection.cursor() as cursor:
         cursor.execute(
@@ -418,7 +371,7 @@ def _policies() -> list[str]:
 
 
 def is_text_search(leaf: Text | Match | Numbers | Age | Time) -> bool:
-    """Return whether it searches only the error's text, which groups have too."""
+    """Return whether the term searches only the error text, which groups have too."""
     return isinstance(leaf, Text) or (isinstance(leaf, Match) and leaf.field in language.CONTAINED)
 
 
@@ -427,7 +380,7 @@ def is_only_text_search(term: Term) -> bool:
 
 
 def text_condition(term: Term) -> Q:
-    """A term of which every leaf `asks_text`, for any table with `error_type` and `message`: it contains the text."""
+    """Return the condition of a term of text searches, on any table with `error_type` and `message`."""
     if isinstance(term, All):
         return all_conditions(text_condition(one) for one in term.of)
     if isinstance(term, Any):
@@ -447,7 +400,7 @@ def _text_value_condition(field: str, value: language.Value) -> Q:
 
 
 def error_text():
-    """`Type: message`, as people copy it."""
+    """Return the expression `Type: message`, the form in which people copy an error."""
     return Concat(F("error_type"), Value(": "), F("message"), output_field=TextField())
 
 
@@ -463,10 +416,10 @@ def _numbers_condition(term: Numbers) -> Q:
 
 
 def range_condition(term: Numbers, name: str) -> Q:
-    """The column `name` is in the ranges of a term without its sign."""
+    """Return the condition that the column `name` is within the ranges of a term, ignoring its sign."""
     found = Q(pk__in=[])
     for low, high in term.ranges:
-        # A comparison with null is null, and its negation too: what has no number is outside of every range.
+        # A comparison with null is null, and so is its negation: a row without a number is outside of every range.
         one = Q(**{f"{name}__isnull": False})
         if low is not None:
             one &= Q(**{f"{name}__gte": low})
@@ -477,20 +430,50 @@ def range_condition(term: Numbers, name: str) -> Q:
 
 
 def groups_named(term: Match):
-    """The ids of the groups whose fingerprint, now or formerly, is among the term's values."""
+    """Return the ids of the groups with a fingerprint, current or former, among the term's values."""
     plain = [value.text for value in term.values if not value.glob]
     former = GroupAlias.objects.filter(fingerprint__in=plain).values("group_id")
     named = Q(fingerprint__in=plain) | Q(pk__in=former)
     if patterns := [Fits(F("fingerprint"), Value(value.text)) for value in term.values if value.glob]:
         named |= Q(_balanced_or(patterns))
     found = Group.objects.filter(named)
-    # What one of them is taking in is its own already, although some of it has not moved yet.
+    # Fingerprints of a group that is being merged already belong to the target, although some jobs have not moved yet.
     names = GroupAlias.objects.filter(group__in=found.values("pk")).annotate(was=Concat(Value(TAKEN_IN), "fingerprint"))
     return Group.objects.filter(Q(pk__in=found.values("pk")) | Q(fingerprint__in=names.values("was"))).values("pk")
 
 
+def parts_named(term: Match) -> QuerySet[GroupSource]:
+    """Return the parts of groups whose dependency is among the term's values; names are in lower case."""
+    named = Q(dependency__in=[value.text.lower() for value in term.values if not value.glob])
+    if patterns := [Fits(F("dependency"), Value(value.text.lower())) for value in term.values if value.glob]:
+        named |= Q(_balanced_or(patterns))
+    return GroupSource.objects.filter(named, dependency__gt="")
+
+
+def groups_of_dependency(term: Match) -> list[int] | None:
+    """Return the groups that a term selects completely; None if one has jobs of a source with another dependency."""
+    named = parts_named(term)
+    others = FailureCount.objects.filter(~Exists(_same_part(named)), group_id__in=named.values("group_id"), count__gt=0)
+    return None if others.exists() else sorted(set(named.order_by().values_list("group_id", flat=True)))
+
+
+def _same_part(parts: QuerySet[GroupSource]) -> QuerySet[GroupSource]:
+    return parts.filter(group_id=OuterRef("group_id"), source=OuterRef("source"))
+
+
+_MOST_LISTED = 1_000  # groups listed one by one in a statement
+
+
+def _dependency_condition(term: Match) -> Q:
+    named, groups = parts_named(term), groups_of_dependency(term)
+    if groups is not None and len(groups) <= _MOST_LISTED:
+        return Q(group_id__in=groups) & Q(group_id__isnull=False)
+    found = Q(group_id__in=named.values("group_id")) & Q(group_id__isnull=False)
+    return found if groups is not None else found & Q(Exists(_same_part(named)))
+
+
 def _balanced_or(conditions: list[Func]) -> Func:
-    """Any of them, as a tree of little depth: SQLite refuses a chain of a thousand, and Q flattens trees into chains."""
+    """Return the OR as a shallow tree: SQLite refuses a chain of a thousand, and Q flattens trees into chains."""
     if len(conditions) == 1:
         return conditions[0]
     half = len(conditions) // 2
@@ -513,10 +496,10 @@ def all_conditions(conditions: Iterable[Q]) -> Q:
 
 
 def is_counted(query: Query) -> bool:
-    """Return whether counters suffice: it uses nothing but source, queue, task, group and state."""
+    """Return whether counters answer the query: it uses only source, queue, task, group, dependency and state."""
     return query.fields <= COUNTED
 
 
 def matching_counts(viewer: Viewer, query: Query, role: str = VIEWER):
-    """The counters of what matches. Only for a query that `is_counted`."""
+    """Return the counters that match a query for which `is_counted` is true."""
     return FailureCount.objects.filter(visible(viewer, role), build_condition(query), count__gt=0)

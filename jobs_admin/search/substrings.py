@@ -1,16 +1,18 @@
-"""Trigram filters of failures: filling them, and the ids that can match a substring.
+"""Trigram filters of blocks of failures, and text search with them.
 
-`step` fills in the background, in short transactions: blocks whose failures changed, then those that arrived, then older
-ones, the latest first. The last block is left until its ids are used up. Until a block has its filter, a search compares
-its rows, so that an answer is exact at any moment.
+`step` builds filters in the background, in short transactions: first of blocks whose failures changed, then of new
+blocks, then of older ones, latest first. The last block has none until its ids are used up. A search compares the rows
+of blocks without a filter, so results are exact at any time. Matches are compared part by part until enough are found.
 """
 
 from __future__ import annotations
 
+import heapq
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
 
 from django.db import OperationalError, connection, transaction
 
@@ -24,11 +26,11 @@ from jobs_admin.models import Failure
 from jobs_admin.models.terms import STATE
 from jobs_admin.models.text_filters import BLOCK, COLUMNS, FILTERS, LOCK, STALE
 
-_AT_ONCE = 32  # blocks of a transaction, and less where that takes longer: meanwhile no other process writes failures
+_AT_ONCE = 32  # blocks per transaction, fewer if they take long: no other process can write failures during it
 _TRANSACTION_S = 0.06
 _READ_AT_ONCE = 2_000  # filters
-_LONG_GAP = 64  # blocks without a filter, beyond which it is checked whether there are failures
-_WAIT_MS = 200  # for the writers of failures, on PostgreSQL
+_LONG_GAP = 64  # blocks without a filter, beyond which the existence of failures is checked
+_WAIT_MS = 200  # maximum wait for writers of failures, on PostgreSQL
 _LOCK_NOT_AVAILABLE = "55P03"
 
 _TABLE = Failure._meta.db_table
@@ -39,9 +41,11 @@ _NAMES = ("tenant", "release", "host", "worker")
 
 # -- filling ----------------------------------------------------------------------------------------------------
 
+_MERGED = 256  # matches of several sides merged at once
+
 
 def step() -> bool:
-    """Fill the next few blocks; False where there is nothing to fill, or writers did not let it begin in time."""
+    """Build filters for the next few blocks; return False if there are none, or writers blocked it for too long."""
     if not _next_blocks():
         return False
     began = time.monotonic()
@@ -63,17 +67,17 @@ def step() -> bool:
 
 
 def _is_by_these_rules() -> bool:
-    """Return False after a newer release has migrated the database."""
+    """Return whether the filters follow this version's rules: False after a newer release has migrated the database."""
     return fetch_number(f"SELECT version FROM {STATE} WHERE name = %s", [FILTERS]) == trigrams.VERSION
 
 
 def is_complete() -> bool:
-    """Return whether there is nothing to fill."""
+    """Return whether every complete block has a filter."""
     return not _next_blocks()
 
 
 def clear() -> None:
-    """Remove every filter, so that `step` makes them again."""
+    """Delete every filter, so that `step` rebuilds them."""
     with transaction.atomic(), connection.cursor() as cursor:
         for table in (FILTERS, STALE):
             cursor.execute(f"DELETE FROM {table}")
@@ -97,7 +101,7 @@ def _next_blocks() -> Sequence[int]:
     ]:
         return stale
     lowest, highest = _edges()
-    full = (fetch_number(f"SELECT MAX(id) FROM {_TABLE}") or 0) // BLOCK  # the last block goes on
+    full = (fetch_number(f"SELECT MAX(id) FROM {_TABLE}") or 0) // BLOCK  # the last block is not complete
     if lowest is None or highest is None:
         lowest = full
     elif (newer := fetch_number(f"SELECT MIN(id) FROM {_TABLE} WHERE id >= %s", [(highest + 1) * BLOCK])) is not None:
@@ -112,12 +116,12 @@ def _next_blocks() -> Sequence[int]:
 
 
 def _edges() -> tuple[int | None, int | None]:
-    """The lowest and the highest block with a filter."""
+    """Return the lowest and the highest block with a filter."""
     return fetch_number(f"SELECT MIN(block) FROM {FILTERS}"), fetch_number(f"SELECT MAX(block) FROM {FILTERS}")
 
 
 def _fill(blocks: Sequence[int]) -> None:
-    """Fill these blocks in order, as many as the time allows, and one at least."""
+    """Build the filters of these blocks in order, as many as the time allows but at least one."""
     ends, done, filters = time.monotonic() + _TRANSACTION_S, [], []
     columns = ", ".join(COLUMNS)
     for block in blocks:
@@ -136,19 +140,19 @@ def _fill(blocks: Sequence[int]) -> None:
 
 
 def _texts(error_type: str, message: str, *more: str) -> Iterator[str]:
-    """The texts of a failure in which a substring may be."""
+    """Return the searchable texts of a failure."""
     yield f"{error_type}: {message}"
     yield from more[: len(_NAMES)]
     for job_id in more[len(_NAMES) :]:
-        if not _WORD.search(job_id):  # one with words is found by the index of terms
+        if not _WORD.search(job_id):  # an id with words is in the term index
             yield job_id
 
 
-# -- what a search requires -------------------------------------------------------------------------------------
+# -- required trigrams --------------------------------------------------------------------------------------------
 
 
 def required(term: Term) -> Required | None:
-    """Return the trigrams that a failure must have to match the term; None where the term requires none."""
+    """Return the trigrams that a failure must have to match the term; None if the term requires none."""
     if isinstance(term, All):
         return require_all(required(one) for one in term.of)
     if isinstance(term, Any):
@@ -158,14 +162,14 @@ def required(term: Term) -> Required | None:
     if isinstance(term, Text):
         return _required_text(term.value, term.glob)
     if not isinstance(term, Match) or term.field == "trace":
-        return None  # a stack is of many failures: no filter has its text
+        return None  # a stack is shared by many failures: no filter contains its text
     if term.field in language.CONTAINED and not all(is_without_words(v.text, v.glob) for v in term.values):
         return None
     return require_any(_required_text(v.text, v.glob) for v in term.values)
 
 
 def is_unfiltered(term: Term) -> bool:
-    """Return whether a part of the term is text that no filter has: under three characters, or of a stack."""
+    """Return whether part of the term is text that no filter contains: under three characters, or of a stack."""
     return any(
         language.is_scanned(leaf) and required(replace(leaf, negated=False)) is None
         for leaf in language.leaves((term,))
@@ -182,15 +186,15 @@ def _required_text(text: str, glob: bool) -> Required | None:
     return Required(frozenset(found)) if found else None
 
 
-# -- where it may be --------------------------------------------------------------------------------------------
+# -- candidates ---------------------------------------------------------------------------------------------------
 
 
 def find_blocks(needed: Required | None, below: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of blocks, first and last, that may have a match with an id below `below`: the highest first."""
+    """Yield ranges of blocks (first, last), in descending order, that may contain a match with an id below `below`."""
     test = trigrams.build_test(needed) if needed is not None else _always
-    # Before the filters: a mark goes in the transaction that makes its filter again.
+    # Read before the filters: the transaction that rebuilds a filter also deletes its mark.
     stale = {row[0] for row in fetch_rows(f"SELECT block FROM {STALE}")}
-    last = (below - 1) // BLOCK  # the highest block that is still to be judged
+    last = (below - 1) // BLOCK  # the highest block not yet checked
     while rows := fetch_rows(
         f"SELECT block, filter FROM {FILTERS} WHERE block <= %s ORDER BY block DESC LIMIT {_READ_AT_ONCE}", [last]
     ):
@@ -208,7 +212,7 @@ def _always(_: bytes) -> bool:
 
 
 def _gap(first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The blocks without filters from `first` to `last`, without long runs that have no failure."""
+    """Return the blocks without filters from `first` to `last`, except long runs without failures."""
     while first <= last:
         if last - first >= _LONG_GAP:
             highest = fetch_number(f"SELECT MAX(id) FROM {_TABLE} WHERE id < %s", [(last + 1) * BLOCK])
@@ -221,7 +225,7 @@ def _gap(first: int, last: int) -> Iterator[tuple[int, int]]:
 
 
 def take_blocks(ranges: Iterator[tuple[int, int]], most: int) -> list[int]:
-    """Return the next blocks of these ranges, about `most`; none at the end."""
+    """Return about `most` of the next blocks of these ranges; none at the end."""
     found: list[int] = []
     while len(found) < most and (one := next(ranges, None)) is not None:
         first, last = one
@@ -230,7 +234,7 @@ def take_blocks(ranges: Iterator[tuple[int, int]], most: int) -> list[int]:
 
 
 def join_blocks(blocks: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the ranges of ids of blocks that fall: neighbours are one range."""
+    """Return the id ranges of blocks given in descending order, with adjacent blocks joined."""
     found: list[tuple[int, int]] = []
     for block in blocks:
         low, high = block * BLOCK, (block + 1) * BLOCK - 1
@@ -239,3 +243,43 @@ def join_blocks(blocks: Iterable[int]) -> list[tuple[int, int]]:
         else:
             found.append((low, high))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Result of comparing one part of the failures."""
+
+    matches: list[int]  # highest first
+    number: int  # number of failures compared, at most
+
+
+class Matches:
+    """Matches of a text search, highest id first, found on demand."""
+
+    def __init__(self, parts: Iterator[Compared]) -> None:
+        self.found: list[int] = []
+        self.compared = 0
+        self.is_complete = False
+        self._parts = parts
+
+    def read(self, limit: int) -> list[int]:
+        self.count(limit)
+        return self.found[:limit]
+
+    def count(self, most: int, *, compared: int | None = None) -> int:
+        """Return the number of matches, counted up to `most`, or fewer once `compared` failures have been compared."""
+        while len(self.found) < most and not self.is_complete and (compared is None or self.compared < compared):
+            if (part := next(self._parts, None)) is None:
+                self.is_complete = True
+            else:
+                self.found += part.matches
+                self.compared += part.number
+        return len(self.found) if self.is_complete else min(len(self.found), most)
+
+
+def merge(sides: Sequence[Iterator[Compared]]) -> Iterator[Compared]:
+    """Yield the matches of any side, highest first, each once."""
+    each = [(pk for part in side for pk in part.matches) for side in sides]
+    merged = (pk for pk, _ in groupby(heapq.merge(*each, reverse=True)))
+    while found := list(islice(merged, _MERGED)):
+        yield Compared(found, len(found))

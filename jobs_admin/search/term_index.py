@@ -1,6 +1,6 @@
-"""Queries of the index of terms, in the syntax of either database.
+"""Queries of the term index, in the syntax of either database.
 
-An expression matches exactly the intended rows; it consists of our terms, never of a user's text.
+An expression matches exactly the intended rows; it contains Redrive's own terms, never user text.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from jobs_admin.models.terms import FAILURES
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Rows that one of them holds; without any, no row."""
+    """Rows that match any of these; no row if empty."""
 
     of: tuple[IndexQuery, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Rows that every one of `of` holds, at least one, and none of `but`."""
+    """Rows that match all of `of` (at least one) and none of `but`."""
 
     of: tuple[IndexQuery, ...]
     but: tuple[IndexQuery, ...] = ()
@@ -34,7 +34,7 @@ class AllOf:
 
 IndexQuery: TypeAlias = Phrase | AnyOf | AllOf
 
-# No document holds a word without letters.
+# Matches no document: a word always has letters.
 _NOTHING = Phrase(("!nothing",))
 
 
@@ -49,7 +49,7 @@ def all_of(of: Iterable[IndexQuery], but: Iterable[IndexQuery] = ()) -> IndexQue
 
 
 def expression(index_query: IndexQuery) -> str:
-    """The expression for the database in use: a parameter of `MATCH`, or of `@@`."""
+    """Return the expression for the current database: a parameter of `MATCH` or `@@`."""
     return fts5(index_query) if connection.vendor == "sqlite" else tsquery(index_query)
 
 
@@ -72,20 +72,19 @@ def tsquery(index_query: IndexQuery) -> str:
     return f"({' & '.join(parts)})"
 
 
-# Table, its key and what is asked of it.
 def key_column(table: str = FAILURES) -> str:
     return f"{table}.{'rowid' if connection.vendor == 'sqlite' else 'id'}"
 
 
 def match_condition(table: str = FAILURES) -> str:
-    """The condition, with `written(…)` as its parameter."""
+    """Return the condition, with the text of `expression` as its parameter."""
     if connection.vendor == "sqlite":
         return f"{table} MATCH %s"
     return f"{table}.terms @@ %s::tsquery"
 
 
 class InIndex(Func):
-    """The row of this key is among those that the index holds for `asked`."""
+    """Condition that the row with this key matches a query of the term index."""
 
     output_field = BooleanField()
     arity = 1
@@ -105,8 +104,9 @@ class InIndex(Func):
 
 @contextmanager
 def prefer_term_index(are_most_in_scope: bool, *, ordered: bool) -> Iterator[None]:
-    """PostgreSQL asks its index of terms, instead of walking through all documents in the hope of meeting the word.
-    Where most failures are in scope it looks up each hit, instead of reading all that are in scope beforehand.
+    """Make PostgreSQL use its term index instead of scanning all documents for a word.
+
+    If most failures are in scope, it looks up each hit instead of first reading all failures in scope.
     """
     if connection.vendor != "postgresql":
         yield
@@ -114,12 +114,12 @@ def prefer_term_index(are_most_in_scope: bool, *, ordered: bool) -> Iterator[Non
     joins = "off" if are_most_in_scope else "on"
     settings = {
         "enable_seqscan": "off",
-        # Documents could be walked through in order of their ids. What is only counted has no order, and is told its
-        # states by an index alone: without, every failure in another state would be read.
+        # With an order, documents could be scanned by id. A count has no order and reads states from an index alone;
+        # otherwise every failure in another state would be read.
         "enable_indexscan": "off" if ordered else "on",
         "work_mem": "'32MB'",
-        "max_parallel_workers_per_gather": "0",  # to start a second process takes longer than most searches
-        "jit": "off",  # and so does compiling
+        "max_parallel_workers_per_gather": "0",  # starting a second process takes longer than most searches
+        "jit": "off",  # so does compiling
         "enable_hashjoin": joins,
         "enable_mergejoin": joins,
     }

@@ -1,4 +1,4 @@
-"""Adapters to queue systems: no Django, no models. `SYSTEMS` lists them, `connect` is the only way in."""
+"""Adapters to queue systems: no Django, no models. `SYSTEMS` lists them; `connect` is the only entry point."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobs_admin.core import keys
-from jobs_admin.sources import bullmq, celery, jobs_table, memory, rabbitmq
+from jobs_admin.sources import bullmq, celery, dramatiq, jobs_table, memory, rabbitmq, rq, sqs
 from jobs_admin.sources.base import Source, SourceRefused, SourceSettings, System
 
 if TYPE_CHECKING:
     import redis
 
-# One line a system, by its name as `backend` in the configuration (docs/how-to/add-a-source.md).
+# One line per system, by its `backend` name in the configuration (docs/how-to/add-a-source.md).
 SYSTEMS: dict[str, System] = {
     "celery": celery.SYSTEM,
     "bullmq": bullmq.SYSTEM,
     "jobs_table": jobs_table.SYSTEM,
+    "django_tasks": jobs_table.DJANGO_TASKS_SYSTEM,
     "rabbitmq": rabbitmq.SYSTEM,
+    "rq": rq.SYSTEM,
+    "sqs": sqs.SYSTEM,
+    "dramatiq": dramatiq.SYSTEM,
     "memory": memory.SYSTEM,
 }
 
@@ -31,11 +35,11 @@ def connect(
     store_prefix: str = keys.PREFIX,
     store: Callable[[], redis.Redis] | None = None,
 ) -> Source:
-    """Return the adapter for a configured source. Nothing is dialled yet.
+    """Return the adapter for a configured source. Opens no connection yet.
 
-    `queues` empty means all that can be discovered. `store` returns a client of Redrive's store, for systems that keep no
-    ledger themselves: without it they send nothing. Raises SourceRefused, with a sentence, for a backend or a URL that
-    cannot be used.
+    `queues`: empty for all that can be discovered. `store` returns a client of Redrive's store, for systems without
+    their own ledger: without it they send nothing. Raises SourceRefused, with a sentence, for an unusable backend or
+    URL.
     """
     if backend not in SYSTEMS:
         raise SourceRefused(f"Source {name}: there is no adapter for backend {backend!r}.")

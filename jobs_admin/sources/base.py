@@ -1,7 +1,7 @@
-"""Interface of every queue system: an adapter is a class with these methods, no base class.
+"""Interface of the adapters to queue systems: a class with these methods, no base class.
 
-An adapter knows nothing of Django, of tables, or of when to act: it reads a queue system, and it puts one batch of
-messages where the caller says. Screens check `can`, never a name.
+An adapter knows nothing of Django, tables, or the time to act: it reads a queue system, and sends one batch of messages
+to the queues that the caller names. Screens check `can`, never a name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class SourceError(Exception):
-    """A queue system did not do as asked. Nothing was changed."""
+    """A queue system did not carry out a request. Nothing was changed."""
 
 
 class SourceUnreachable(SourceError):
@@ -32,9 +32,9 @@ class SourceUnreachable(SourceError):
 
 
 class SourceRefused(SourceError):
-    """The queue system, or the message, does not allow this act. Trying again will not help.
+    """The queue system, or the message, does not allow this action. Trying again will not help.
 
-    `tokens` are the messages of a batch that are to blame, and `token` one of them; None: the entire batch.
+    `tokens`: the messages of a batch that caused it, and `token` one of them; None: the entire batch.
     """
 
     def __init__(self, message: str, token: int | None = None, tokens: Collection[int] | None = None) -> None:
@@ -48,63 +48,63 @@ class SourceRefused(SourceError):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Abilities of an adapter; the planner and the screens do without the others."""
+    """Abilities of an adapter; planner and screens work without the others."""
 
     replay: bool = True
-    atomic_send: bool = False  # publishing and recording are one step: nothing is ever in doubt
+    atomic_send: bool = False  # sending and recording are one step: nothing is ever in doubt
     edit: bool = False  # arguments can be replaced before sending
     outcomes: bool = False  # the end of a replayed job is reported
-    recall: bool = False  # a sent job that still waits can be taken back
-    redirect: bool = False  # a message may go to another queue than it came from
+    recall: bool = False  # a sent job that still waits can be recalled
+    redirect: bool = False  # a message may be sent to another queue than its own
     same_id: bool = False  # a message may keep its id
-    attempts: bool = False  # a message may say how many attempts count as made
+    attempts: bool = False  # a message can state the number of attempts made
     delay: bool = False
-    priority: bool = False  # a message may say its priority
+    priority: bool = False  # a message can have a priority
     peek: bool = False
-    remove: bool = False  # dead letters can be taken out of the system
-    holds_dead: bool = False  # the system keeps dead letters itself: they are pulled (`PulledSource`)
-    follows: bool = False  # failures are seen in the system's own events, without messages: they are pulled, too
-    gives_back: bool = False  # what a dead worker had fetched can be put back on its queue (`GivesBack`)
-    in_place: bool = False  # a job that is sent goes on under the id that it has: each run has the same
-    reschedule: bool = False  # when a waiting retry is due, and how many attempts it may have, can be changed
-    options: bool = False  # each job says itself how it is retried, and that can be read (`OptionsSource`)
+    remove: bool = False  # dead letters can be removed from the system
+    holds_dead: bool = False  # the system itself stores dead letters: they are pulled (`PulledSource`)
+    follows: bool = False  # failures are read from the system's own events, without messages: also pulled
+    gives_back: bool = False  # jobs that a dead worker had fetched can be returned to their queue (`GivesBack`)
+    in_place: bool = False  # a sent job continues under its id: all runs have the same
+    reschedule: bool = False  # due time and maximum attempts of a waiting retry can be changed
+    options: bool = False  # each job contains its retry options, and they can be read (`OptionsSource`)
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """One queue now. None: the system does not report it. Counts of jobs."""
+    """Current depth of a queue, in jobs. None: not reported by the system."""
 
     queue: str
     waiting: int | None = None
     active: int | None = None
     delayed: int | None = None
     source_dead: int | None = None
-    by_priority: dict[str, int] = field(default_factory=dict)  # waiting, by the system's own priority
+    by_priority: dict[str, int] = field(default_factory=dict)  # waiting jobs, by the system's own priority
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message to send again."""
+    """Message to send again."""
 
-    token: int  # the replay item's id: the same token is sent once
-    raw: bytes  # the broker's message as captured
-    queue: str  # where to send it
-    job_id: str  # its new id, or the message's own where `can.same_id`
+    token: int  # id of the replay item: each token is sent once
+    raw: bytes  # broker's message as captured
+    queue: str  # target queue
+    job_id: str  # its new id, or the message's own if `can.same_id`
     lineage: dict[str, Any]  # the `redrive` header (core.envelope.Lineage); its `sent_as` is `job_id`
-    args: list[Any] | None = None  # replaces the arguments; None keeps them byte for byte
+    args: list[Any] | None = None  # replaces the arguments; None keeps their bytes
     kwargs: dict[str, Any] | None = None
-    priority: int | None = None  # the system's own number; None keeps the message's
-    retries: int | None = 0  # how many retries count as made: 0 is a fresh start; None keeps what the message says
-    was_removed: bool = False  # `remove` took its job out: its absence is no other's act, and it is put back
+    priority: int | None = None  # system's own number; None keeps the message's
+    retries: int | None = 0  # number of retries counted as made: 0 starts again; None keeps the message's
+    was_removed: bool = False  # `remove` took the job out: its absence is not another's action, and it is put back
 
 
-# The id of a finding that forbids all changes in the system: an unknown version, a missing right.
+# Id of a finding that forbids all changes in the system: unknown version, missing permission.
 READ_ONLY = "read-only"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A setting of the system that endangers jobs; with the id READ_ONLY, the reason why nothing is sent to it."""
+    """A setting of the system that endangers jobs. With the id READ_ONLY: why nothing is sent to it."""
 
     id: str
     severity: str  # info, warning, high
@@ -114,24 +114,31 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """Settings of a configured source, as its adapter takes them."""
+    """Settings of a configured source, for its adapter."""
 
     name: str
     url: str
     queues: Sequence[str] = ()  # empty: all that can be discovered
     options: Mapping[str, Any] = field(default_factory=dict)
     store_prefix: str = keys.PREFIX
-    store: Callable[[], redis.Redis] | None = None  # for systems that keep no ledger: without it they send nothing
+    store: Callable[[], redis.Redis] | None = None  # for systems without their own ledger: without it they send nothing
+
+
+def refuse_unknown_options(name: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise SourceRefused for an option that is not among `known`."""
+    if unknown := options.keys() - set(known):
+        listed = ", ".join(sorted({*known, "queues"}))
+        raise SourceRefused(f"Source {name}: unknown option {min(unknown)!r}; known: {listed}.")
 
 
 @dataclass(frozen=True, slots=True)
 class System:
     """A queue system: the `SYSTEM` of its package, listed in `jobs_admin/sources/__init__.py`."""
 
-    label: str  # on screens
-    open: Callable[[SourceSettings], Source]  # dials nothing; raises SourceRefused
+    label: str  # for screens
+    open: Callable[[SourceSettings], Source]  # opens no connection; raises SourceRefused
     priorities: Callable[[str], Scale] = lambda url: REDIS  # by the source's URL
-    # Celery: our guard runs in its workers, lets their retries wait in a Redis, and names its workers to `doctor`.
+    # Celery: our guard runs in its workers, stores their delayed jobs in a Redis, and reports its workers to `doctor`.
     is_guarded: bool = False
     is_for_tests: bool = False
 
@@ -139,93 +146,98 @@ class System:
 class Source(Protocol):
     name: str
     can: Capabilities
-    outcome_within_s: float  # a sent job without news for longer than this is uncertain
+    outcome_within_s: float  # a sent job without an outcome after this time is uncertain
 
     def depths(self) -> list[Depth]:
-        """Every known queue. Raises SourceUnreachable."""
+        """Return the depths of all known queues. Raises SourceUnreachable."""
 
     def workers(self) -> dict[str, set[str]] | None:
-        """Consumers of each queue, guarded or not, by their workers' names; None where the system cannot be asked.
+        """Return the consumers of each queue, guarded or not, by worker name; None if the system has no such query.
 
-        Only those that answer within a second: a worker that is too busy to answer is not among them.
+        Only workers that answer within a second: busy ones may be missing.
         """
 
     def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
-        """Number of waiting jobs in each of these queues; None where the system does not know.
+        """Return the number of waiting jobs in each of these queues; None if unknown.
 
-        One round trip, cheap enough for ten times a second. Raises SourceUnreachable.
+        One round trip, cheap enough for ten calls per second. Raises SourceUnreachable.
         """
 
     def epoch(self, replay: str) -> str:
-        """Return the name of one replay's ledger; another name than before means that the ledger was lost meanwhile."""
+        """Return the name of one replay's ledger. A changed name means that the ledger was lost meanwhile."""
 
     def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
-        """Put the messages on their queues, in order, each token once. Token -> "sent", "already" or "recalled".
+        """Send the messages to their queues, in order, each token once.
 
-        "recalled": the replay was recalled, or the token withheld, before; the message was not sent, or was taken back, and is never sent.
-        All or nothing where `can.atomic_send`. Raises SourceRefused (with .tokens) for messages that cannot be sent, and
-        were not; the others may have been, where it is not atomic: send them again, and those are "already" there.
-        Raises SourceUnreachable when the outcome of the batch is unknown: check `was_sent` and `in_doubt`.
+        Return token -> "sent", "already" or "recalled".
+
+        "recalled": the replay was recalled, or the token withheld, before; the message was not sent, or was taken back,
+        and never will be sent. All or nothing if `can.atomic_send`. Raises SourceRefused (with .tokens) for messages
+        that cannot be sent and were not; without atomic sending, others may have been: send them again, and those are
+        "already" there. Raises SourceUnreachable if the outcome of the batch is unknown: check `was_sent` and
+        `in_doubt`.
         """
 
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        """Return the tokens that the ledger has as sent, without those that were taken back since."""
+        """Return the tokens recorded as sent, without those recalled since."""
 
     def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        """Return the tokens whose sending was begun and whose outcome is unknown. They are never sent again.
+        """Return the tokens whose sending was started with an unknown outcome. They are never sent again.
 
-        Empty where `can.atomic_send`. One that is being sent by another process at this moment is among them.
+        Empty if `can.atomic_send`. Includes a token that another process is sending at this moment.
         """
 
     def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        """Forbid sending these tokens, also by a sender that is about to. Return those that were sent before.
+        """Forbid sending these tokens, even for a sender about to. Return those that were sent before.
 
         `send` answers "recalled" for the others. Those in doubt stay in doubt. Raises SourceUnreachable; may be
         repeated.
         """
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
-        """Take back what this replay sent to these queues and no worker has fetched, and let it send no more.
+        """Recall this replay's jobs in these queues that no worker has fetched, and stop its sending.
 
-        Works some milliseconds at each step, which yields the tokens; nothing before the first. All taken back so far
-        are among them, also by earlier calls: may be broken off and called again. A job either ran or was taken back,
-        never both; what a worker has fetched, or put back, is left to run. Only where `can.recall`, else SourceRefused.
-        Raises SourceUnreachable: then some may be taken back, and the next call returns which.
+        Each step takes some milliseconds and yields the recalled tokens, including those of earlier calls; nothing
+        happens before the first. May be interrupted and called again. A job either ran or was recalled, never both;
+        jobs that a worker has fetched, or returned, will run. Only if `can.recall`, else SourceRefused. Raises
+        SourceUnreachable: then some may be recalled, and the next call yields them.
         """
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments in a captured message, as they can be edited. Raises SourceRefused where they cannot be."""
+        """Return the editable arguments of a captured message. Raises SourceRefused if they cannot be edited."""
 
     def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Check that the job of a captured message can have these arguments instead.
 
-        Raises SourceRefused where it cannot.
+        Raises SourceRefused if it cannot.
         """
 
     def headers(self, raw: bytes) -> dict[str, Any]:
-        """The headers of a captured message, without those that repeat its arguments. Raises SourceRefused."""
+        """Return the headers of a captured message, without those that repeat its arguments. Raises SourceRefused."""
 
     def is_chord_member(self, raw: bytes) -> bool:
-        """Return whether other jobs wait for this one and its siblings to end. Never raises; called for every failure."""
+        """Return whether other jobs wait for this one and its siblings to end.
+
+        Never raises; called for every failure.
+        """
 
     def expires_at(self, raw: bytes) -> datetime | None:
-        """Time after which the message is of no use; None where it has none. Never raises; called for every failure."""
+        """Return the expiry time of the message; None without one. Never raises; called for every failure."""
 
     def findings(self) -> list[Finding]:
-        """Unsafe settings of the system, as far as it reveals them."""
+        """Return unsafe settings of the system, as far as it reveals them."""
 
     def close(self) -> None: ...
 
 
 class GivesBack(Protocol):
-    """A broker that keeps what a dead worker had fetched until a time is over (`can.gives_back`)."""
+    """Broker that holds a dead worker's fetched jobs until a timeout (`can.gives_back`)."""
 
     def fetched_at(self, tags: Sequence[str]) -> dict[str, float]:
-        """Time when each of these deliveries was fetched (s since 1970), without those that were acknowledged or put
-        back."""
+        """Return the fetch time of these deliveries (Unix seconds), without those acknowledged or returned."""
 
     def give_back(self, tags: Sequence[str]) -> int:
-        """Put these deliveries back at the head of their queues now, each once, whoever else does so too.
+        """Return these deliveries to the head of their queues now, each once, even with concurrent callers.
 
         Return their number.
         """
@@ -233,20 +245,21 @@ class GivesBack(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A job of a system that holds dead letters."""
+    """Job of a system that stores dead letters."""
 
     queue: str  # of run 1, as in its reports
     job_id: str  # in its current run
-    # Known facts, where they are given; they name no job.
+    # Known facts, if given; not part of its identity.
     state: str = field(default="", compare=False)  # of models.FailureState: `dead`, `retrying`, `replaying` …
-    at: float | None = field(default=None, compare=False)  # when its latest attempt ended, seconds since 1970
-    was_removed: bool = field(default=False, compare=False)  # `remove` was called for it: that alone is not `gone`
-    made_at: float | None = field(default=None, compare=False)  # when the job of run 1 was made, by its maker's clock
+    at: float | None = field(default=None, compare=False)  # end of its latest attempt, Unix seconds
+    # `remove` was called for it: its absence alone does not mean `gone`
+    was_removed: bool = field(default=False, compare=False)
+    made_at: float | None = field(default=None, compare=False)  # creation time of run 1's job, by its producer's clock
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A job of which no report could be made: a defect of the adapter. It is set aside, and reading goes on."""
+    """A job that could not be reported: a defect of the adapter. It is set aside, and reading continues."""
 
     queue: str
     job_id: str
@@ -261,83 +274,102 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Reports read from a system that holds dead letters, in order."""
+    """Reports read from a system that stores dead letters, in order."""
 
-    reports: list[Envelope]  # attempts that ended: dead, waiting for a retry, or, of what we sent, succeeded
-    after: (
-        str  # where the next call goes on, once these are filed; at most 4,000 characters, which only the adapter reads
-    )
+    reports: list[Envelope]  # attempts that ended: dead, waiting for a retry, or succeeded if sent by us
+    after: str  # cursor for the next call once these are filed; at most 4,000 characters, only read by the adapter
     is_more: bool = False  # there may be more to read at once
     receipt: Any = None  # for `confirm_filed`
-    # (queue, minute since 1970) -> jobs that succeeded since the call before, as far as the system counts; none of them twice.
+    # (queue, minute since 1970) -> jobs that succeeded since the previous call, as far as the system counts them; none
+    # twice.
     ran: Mapping[tuple[str, int], int] = field(default_factory=dict)
     unread: Sequence[Unread] = ()
-    failing: Mapping[str, str] = field(default_factory=dict)  # queues that cannot be read, and why; the others were
+    # queue -> why it cannot be read; the other queues were read
+    failing: Mapping[str, str] = field(default_factory=dict)
+    is_divisible: bool = False  # it may be confirmed in part (`DivisibleSource`)
 
 
 @dataclass(frozen=True, slots=True)
 class JobChanges:
-    """Changes of the requested jobs. A job that is unchanged, or of which nothing is certain, is not among them."""
+    """Changes of the requested jobs. Unchanged and uncertain jobs are not included."""
 
     reports: list[Envelope] = field(
         default_factory=list
-    )  # attempts that ended, of those that are dead, wait or succeeded
-    gone: dict[Ref, str] = field(default_factory=dict)  # someone else acted: the evidence, a sentence
-    due: dict[Ref, float] = field(default_factory=dict)  # of those that wait for a retry: when, seconds since 1970
+    )  # attempts that ended, of jobs that are dead, waiting or succeeded
+    gone: dict[Ref, str] = field(default_factory=dict)  # job -> evidence of another's action, as a sentence
+    due: dict[Ref, float] = field(default_factory=dict)  # waiting retry -> due time, Unix seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Rescheduled:
-    """New timing for a waiting retry. None keeps what the system has."""
+    """New timing for a waiting retry. None keeps a value."""
 
     job: Ref
-    due_at: float | None = None  # seconds since 1970
+    due_at: float | None = None  # Unix seconds
     max_attempts: int | None = None
 
 
 class PulledSource(Source, Protocol):
-    """A system that keeps dead letters itself (`can.holds_dead`).
+    """System that itself stores dead letters (`can.holds_dead`).
 
-    Read by `pulling.py`: by one process at a time, and by no other thread meanwhile, except for the methods of
-    `Source`.
+    Read by `pulling.py` in one process and thread at a time, except for the methods of `Source`.
     """
 
-    every_s: float  # pause after a reading that found nothing
+    every_s: float  # pause after a reading without results
 
     def dead_letters(self, after: str) -> Pulled:
-        """Attempts that ended since the place `after` ("" is the beginning: all dead letters there are), some hundred
+        """Return attempts that ended after the cursor `after` ("": from the beginning, all dead letters), some hundred
         at most.
 
-        Reports may come again. A report whose job was sent by us carries the lineage that it was sent with; successes
-        are reported only of those. Raises SourceUnreachable; SourceRefused where the system is not what it should be.
+        Reports may be repeated. A report of a job sent by us has the lineage it was sent with; successes are only
+        reported for those. Raises SourceUnreachable; SourceRefused if the system is not the expected one.
         """
 
     def confirm_filed(self, pulled: Pulled) -> None:
-        """Let go of what was only kept for these reports: they are in our tables for good. Raises as `dead_letters`."""
+        """Release what was stored only for these reports: they are in our tables. Raises like `dead_letters`."""
 
     def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
-        """Return the changes of jobs that are dead, wait for a retry or were sent by us: at most 500.
+        """Return the changes of at most 500 jobs that are dead, wait for a retry or were sent by us.
 
-        Raises as `dead_letters`.
+        Raises like `dead_letters`.
 
-        `gone` needs evidence that someone acted: what a system has lost, or has dropped by its own rules, is not gone.
+        `gone` requires evidence of another's action: data that a system lost, or dropped by its own rules, is not gone.
         """
 
     def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
-        """Take these out of the system where they are still dead, and return those that were. Only where `can.remove`.
+        """Remove these jobs from the system if they are still dead. Return those removed. Only if `can.remove`.
 
-        Only what `send` can put back from its message, so that an undone discard loses nothing; the others stay.
+        Only jobs that `send` can restore from their message, so that undoing a discard loses nothing; the others stay.
         """
 
     def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
-        """Change the timing of waiting retries; return those that still waited. Only where `can.reschedule`."""
+        """Change the timing of waiting retries. Return those that still waited. Only if `can.reschedule`."""
+
+
+class DivisibleSource(PulledSource, Protocol):
+    """System whose dead letters are confirmed one by one (`Pulled.is_divisible`): one that cannot be stored stops no
+    other.
+
+    In other systems, a page with one such report is repeated as a whole.
+    """
+
+    def confirm_in_part(self, pulled: Pulled, left: Collection[int]) -> None:
+        """Confirm all but the reports at these positions (of `reports`, then `unread`), for which there is no room.
+
+        They stay in the system, are returned again later, not in a tight loop, and are in `Pulled.failing` meanwhile.
+        Raises like `dead_letters`.
+        """
+
+
+# In `Pulled.failing`, with a number.
+NO_ROOM = "Dead letters left here: {:,}. They cannot be filed, and no more unfiled reports are stored."
 
 
 class OptionsSource(Source, Protocol):
-    """A system whose jobs carry how they are retried (`can.options`)."""
+    """System whose jobs contain their retry options (`can.options`)."""
 
     def found_options(self) -> FoundOptions:
-        """Each distinct set of retry options, quoted, of a bounded number of jobs: called once a minute.
+        """Return each distinct set of retry options, quoted, of a bounded number of jobs. Called once a minute.
 
         Raises SourceUnreachable.
         """

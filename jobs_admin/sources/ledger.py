@@ -1,8 +1,8 @@
-"""Ledger of what was sent to a system that cannot record it in the same step: written to Redrive's store before and
-after.
+"""Ledgers of sent messages: in Redrive's store, written before and after sending, for systems that cannot record a
+message as they send it; and in the queues' Redis, for those that can (`AtomicLedger`).
 
-A token is marked `begun` before its message leaves, `sent` once the system has confirmed it. What is still `begun` when
-no sender is at work is in doubt: it may have arrived.
+A token is marked `begun` before its message is sent, and `sent` once the system has confirmed it. A token still `begun`
+without a running sender is in doubt: its message may have arrived.
 """
 
 from __future__ import annotations
@@ -18,74 +18,132 @@ from typing import Any
 import redis
 
 from jobs_admin.core import keys
-from jobs_admin.sources.base import SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import OutgoingMessage, SourceRefused, SourceUnreachable
 
 _BEGIN = (Path(__file__).parent / "ledger_begin.lua").read_text()
-_LIVES_S = 7 * 86400
-_BEGUN, _SENT, _WITHHELD = b"begun", str(keys.SCHEMA).encode(), b"withheld"
+LEDGER_S = 7 * 86400  # lifetime of a ledger
+_BEGUN, SENT_MARK, _WITHHELD = b"begun", str(keys.SCHEMA).encode(), b"withheld"
 
+ANSWERS = {1: "sent", 0: "already", -1: "recalled"}  # answers of an `AtomicLedger`'s scripts
 OURS, SENT, IN_DOUBT, WITHHELD = 1, 0, 2, 3
 
 _EPOCH = re.compile(rb"[0-9a-f]{32}")
 
 
 def epoch_of(name: bytes) -> str:
-    """Return an epoch as a ledger has it; for one that is not ours, a digest of it, so that ledgers stay
-    distinguishable."""
+    """Return an epoch from a ledger; for one that is not ours, a digest, so that ledgers stay distinguishable."""
     return name.decode() if _EPOCH.fullmatch(name) else keys.short(name.decode("utf-8", "surrogateescape"))
+
+
+class AtomicLedger:
+    """Base class of sources that send and record in one step: one hash per replay in the queues' Redis.
+
+    Their scripts write `SENT_MARK`. Every method raises SourceUnreachable.
+    """
+
+    def __init__(
+        self, client: redis.Redis, call: Callable[[Callable[[], Any]], Any], key: Callable[[str], str]
+    ) -> None:
+        """`call` converts the client's errors; `key` returns the key of a replay's ledger."""
+        self._of_ledger = client, call, key
+
+    def epoch(self, replay: str) -> str:
+        """Return the epoch of this replay's ledger. Creates the ledger if needed."""
+        client, call, key = self._of_ledger
+
+        def create() -> str:
+            pipe = client.pipeline()
+            pipe.hsetnx(key(replay), "epoch", uuid.uuid4().hex)
+            pipe.hget(key(replay), "epoch")
+            pipe.expire(key(replay), LEDGER_S)
+            return epoch_of(pipe.execute()[1])
+
+        return str(call(create))
+
+    def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        if not tokens:
+            return set()
+        client, call, key = self._of_ledger
+        known = call(lambda: client.hmget(key(replay), [str(token) for token in tokens]))
+        return {token for token, mark in zip(tokens, known, strict=True) if mark == SENT_MARK}
+
+    def unsent(self, replay: str, messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
+        sent = self.was_sent(replay, [outgoing.token for outgoing in messages])
+        return [outgoing for outgoing in messages if outgoing.token not in sent]
+
+    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return set()
+
+    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        """See `base.Source`. The scripts treat any mark except `SENT_MARK` as "recalled"."""
+        if not tokens:
+            return set()
+        client, call, key = self._of_ledger
+
+        def mark() -> list[bytes]:
+            pipe = client.pipeline()
+            for token in tokens:
+                pipe.hsetnx(key(replay), str(token), _WITHHELD)
+            pipe.hmget(key(replay), [str(token) for token in tokens])
+            pipe.expire(key(replay), LEDGER_S)
+            return list(pipe.execute()[-2])
+
+        return {token for token, mark in zip(tokens, call(mark), strict=True) if mark == SENT_MARK}
 
 
 Store = Callable[[], "redis.Redis"]
 
 
 class Ledger:
-    """Ledger of all replays of one source. May be used by several threads, and by several processes on one store.
+    """Ledger of all replays of one source. Safe for threads, and for processes that share a store.
 
-    Every method raises SourceUnreachable where the store does not answer.
+    Every method raises SourceUnreachable if the store does not answer.
     """
 
     def __init__(self, source: str, store: Store | None, prefix: str) -> None:
-        """`store` returns a client of Redrive's store, which bounds its waits."""
+        """`store` returns a client of Redrive's store with limited timeouts."""
         self._source = source
         self._store = store
         self._prefix = prefix
         self._lock = threading.Lock()
-        self._owed: dict[str, set[int]] = defaultdict(set)  # confirmed, but not written to the store yet
+        self._owed: dict[str, set[int]] = defaultdict(set)  # confirmed, but not yet written to the store
 
     def epoch(self, replay: str) -> str:
-        """Return the name of one replay's ledger, and create it where there is none."""
+        """Return the name of one replay's ledger. Creates the ledger if needed."""
         with self._border() as client:
             key = self._key(replay)
             pipe = client.pipeline()
             pipe.hsetnx(key, "epoch", uuid.uuid4().hex)
             pipe.hget(key, "epoch")
-            pipe.expire(key, _LIVES_S)
+            pipe.expire(key, LEDGER_S)
             return epoch_of(pipe.execute()[1])
 
     def begin(self, replay: str, tokens: Sequence[int]) -> dict[int, int]:
-        """Claim tokens: token -> OURS, to be sent now; SENT before; WITHHELD; IN_DOUBT.
+        """Claim tokens. Return token -> OURS (send now), SENT before, WITHHELD or IN_DOUBT.
 
-        Each is claimed once, by one caller only.
+        Each token is claimed once, by one caller.
         """
         self._settle(replay)
         with self._border() as client:
-            answers = client.eval(_BEGIN, 1, self._key(replay), _LIVES_S, _BEGUN, _SENT, *tokens)
+            answers = client.eval(_BEGIN, 1, self._key(replay), LEDGER_S, _BEGUN, SENT_MARK, *tokens)
             return dict(zip(tokens, answers, strict=True))
 
     def note(self, replay: str, sent: Collection[int], unsent: Collection[int] = ()) -> None:
-        """Record which of the begun tokens were sent, and which were surely not and may be begun again."""
+        """Record which begun tokens were sent, and which certainly were not and may be begun again."""
         with self._lock:
             self._owed[replay] |= set(sent)
         self._settle(replay, unsent)
 
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        return {token for token, mark in self._marks(replay, tokens).items() if mark == _SENT}
+        return {token for token, mark in self._marks(replay, tokens).items() if mark == SENT_MARK}
 
     def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        return {token for token, mark in self._marks(replay, tokens).items() if mark not in (_SENT, _WITHHELD, None)}
+        return {
+            token for token, mark in self._marks(replay, tokens).items() if mark not in (SENT_MARK, _WITHHELD, None)
+        }
 
     def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        """Let none of these be begun any more. Return those that were sent; what was begun stays in doubt."""
+        """Prevent these tokens from being begun. Return those that were sent; begun ones stay in doubt."""
         if not tokens:
             return set()
         self._settle(replay)
@@ -94,9 +152,9 @@ class Ledger:
             for token in tokens:
                 pipe.hsetnx(self._key(replay), str(token), _WITHHELD)
             pipe.hmget(self._key(replay), [str(token) for token in tokens])
-            pipe.expire(self._key(replay), _LIVES_S)
+            pipe.expire(self._key(replay), LEDGER_S)
             marks = pipe.execute()[-2]
-        return {token for token, mark in zip(tokens, marks, strict=True) if mark == _SENT}
+        return {token for token, mark in zip(tokens, marks, strict=True) if mark == SENT_MARK}
 
     def _marks(self, replay: str, tokens: Sequence[int]) -> dict[int, bytes | None]:
         if not tokens:
@@ -114,10 +172,10 @@ class Ledger:
         with self._border() as client:
             pipe = client.pipeline()
             if owed:
-                pipe.hset(self._key(replay), mapping={str(token): _SENT for token in owed})
+                pipe.hset(self._key(replay), mapping={str(token): SENT_MARK for token in owed})
             if unsent:
                 pipe.hdel(self._key(replay), *(str(token) for token in unsent))
-            pipe.expire(self._key(replay), _LIVES_S)
+            pipe.expire(self._key(replay), LEDGER_S)
             pipe.execute()
         with self._lock:
             self._owed[replay] -= owed
@@ -131,12 +189,27 @@ class Ledger:
         return Border.of_source(self._source, self._store)
 
 
+class StoreLedger:
+    """Base class of a source whose ledger is in Redrive's store."""
+
+    _ledger: Ledger
+
+    def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return self._ledger.was_sent(replay, tokens)
+
+    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return self._ledger.in_doubt(replay, tokens)
+
+    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return self._ledger.withhold(replay, tokens)
+
+
 class Border:
-    """Access to the store: one kind of error leaves it, and no password with it."""
+    """Access to the store that raises one kind of error, without a password."""
 
     @classmethod
     def of_source(cls, source: str, store: Store | None) -> Border:
-        """Return access for a source. Raises SourceRefused where there is no store."""
+        """Return the access for a source. Raises SourceRefused without a store."""
         if store is None:
             raise SourceRefused(f"Source {source}: it has no store to note in what it sends. Nothing was sent.")
         return cls(store)

@@ -1,6 +1,8 @@
--- Begin to send: each token that nobody has begun is ours from now on.
--- KEYS[1] ledger of the replay; ARGV[1] seconds it lives, ARGV[2] the mark of what is begun, ARGV[3] of what was sent, then the tokens
--- Answers a list with 1 (ours), 0 (sent already), 3 (withheld) or 2 (begun by somebody, end unknown) for each token.
+-- Begin sending: claim each token that no one has begun.
+-- KEYS[1] ledger of the replay; ARGV[1] its lifetime in seconds, ARGV[2] mark of begun tokens, ARGV[3] mark of sent
+-- ones, then the tokens
+-- Returns a list with 1 (claimed), 0 (already sent), 3 (withheld) or 2 (begun by another caller, outcome unknown) for
+-- each token.
 local answers, records = {}, {}
 local known = redis.call('HMGET', KEYS[1], unpack(ARGV, 4))
 for n, mark in ipairs(known) do

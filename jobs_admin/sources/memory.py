@@ -1,4 +1,4 @@
-"""A queue system in this process: for tests and demonstrations where the queue is not the point."""
+"""Queue system in this process, for tests and demonstrations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RECALLED_PER_STEP = 100
 
 
 class MemorySource:
-    """A `sources.Source`. `reachable = False` unplugs it; `queues[name]` shows what was sent, oldest first."""
+    """A `sources.Source`. `reachable = False` disconnects it; `queues[name]` lists the sent jobs, oldest first."""
 
     can = Capabilities(
         atomic_send=True,
@@ -52,10 +52,10 @@ class MemorySource:
         self.consumers: dict[str, set[str]] = {}
         self.queues: dict[str, list[dict[str, Any]]] = defaultdict(list, {queue: [] for queue in queues})
         self._ledgers: dict[str, set[int]] = defaultdict(set)
-        self._recalled: dict[str, set[int]] = {}  # replay -> tokens taken back; it sends no more
+        self._recalled: dict[str, set[int]] = {}  # replay -> recalled tokens; it sends no more
         self._epochs: dict[str, str] = {}
         self._withheld: set[tuple[str, int]] = set()  # replay and token
-        self._lock = threading.Lock()  # a send, a recall and a fetch are one step each
+        self._lock = threading.Lock()  # makes a send, a recall or a fetch one step
 
     def depths(self) -> list[Depth]:
         self._dial()
@@ -144,7 +144,7 @@ class MemorySource:
             return mine
 
     def fetch(self, queue: str) -> dict[str, Any] | None:
-        """The job that runs next, taken as a worker does; None where none waits."""
+        """Return and remove the next job, as a worker does; None if none waits."""
         with self._lock:
             return self.queues[queue].pop(0) if self.queues[queue] else None
 
@@ -155,7 +155,7 @@ class MemorySource:
         return message["args"], message["kwargs"]
 
     def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Accept anything: every message has both."""
+        """Accept any arguments."""
 
     def headers(self, raw: bytes) -> dict[str, Any]:
         return dict(json.loads(raw).get("headers", {}))
@@ -168,7 +168,7 @@ class MemorySource:
         return datetime.fromisoformat(expires) if expires else None
 
     def forget(self) -> None:
-        """Drop ledgers and jobs, as a flushed server would."""
+        """Drop ledgers and jobs, like a flushed server."""
         self._ledgers.clear()
         self._recalled.clear()
         self._withheld.clear()
@@ -190,7 +190,7 @@ class MemorySource:
 class MemoryKeeper(MemorySource):
     """A `sources.PulledSource`.
 
-    `ended(report)` is an attempt that ended there; `gone` and `due` are what `check_jobs` finds.
+    `ended(report)` adds an attempt that ended; `gone` and `due` are the results of `check_jobs`.
     """
 
     can = replace(MemorySource.can, holds_dead=True, remove=True, reschedule=True, in_place=True)
@@ -198,7 +198,7 @@ class MemoryKeeper(MemorySource):
 
     def __init__(self, name: str, queues: Sequence[str] = ()) -> None:
         super().__init__(name, queues)
-        self.reports: list[Envelope] = []  # in the order in which they ended; a place is how many were reported
+        self.reports: list[Envelope] = []  # in order of ending; a cursor is the number reported
         self.news: dict[Ref, Envelope] = {}
         self.gone: dict[Ref, str] = {}
         self.due: dict[Ref, float] = {}
@@ -206,7 +206,7 @@ class MemoryKeeper(MemorySource):
         self.asked: list[Ref] = []
         self.removed: set[Ref] = set()
         self.page = 100
-        self.ran: dict[tuple[str, int], int] = {}  # reported once
+        self.ran: dict[tuple[str, int], int] = {}  # each reported once
 
     def dead_letters(self, after: str) -> Pulled:
         self._dial()

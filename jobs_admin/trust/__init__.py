@@ -1,7 +1,7 @@
-"""Checks of reports: signed with a key of their source, or unsigned while that is still accepted.
+"""Verification of reports: signed with a key of their source, or unsigned while that is still accepted.
 
-The tables are read once a second (`current`); a report is then judged without a query. The desk's clock alone counts:
-no time in a report is looked at.
+The tables are read once per second (`current`); reports are then verified without a query. Only the desk's clock
+counts; times in a report are ignored.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from django.conf import settings
 from django.db.models import Q
 
 from jobs_admin import config
+from jobs_admin.core.figures import dated
 from jobs_admin.core.report_signature import KEY, SIGNATURE, BadSourceKey, SigningKey, is_key_id, is_signed_with, sign
-from jobs_admin.core.time_text import dated
 from jobs_admin.models import Source, SourceKey, UnsignedReports
 
-# A source whose workers sign takes unsigned reports no longer than this after its first signed one: a fleet's rollout.
+# After the first signed report of a source, its unsigned reports are accepted only this long, for the rollout to a
+# fleet.
 UNSIGNED_AFTER_SIGNED = timedelta(days=1)
 _NOTED_EVERY = timedelta(minutes=1)
 _CACHED_S = 1.0
@@ -33,15 +34,15 @@ _DESK = "desk"  # id of the key of the desk itself
 class Cause(StrEnum):
     """Reason why a report is not filed."""
 
-    UNFILED = ""  # it is believed, and could not be read or written
+    UNFILED = ""  # accepted, but unreadable, or not written
     UNSIGNED = "unsigned"
-    SIGNATURE = "signature"  # wrong, or of a key that is unknown, revoked or another source's
-    UNKNOWN = "unknown"  # of a source that has to be accepted first
-    ACCEPTED = "accepted"  # refused, and since then a person decided that it is to be filed
+    SIGNATURE = "signature"  # wrong, or with a key that is unknown, revoked or another source's
+    UNKNOWN = "unknown"  # from a source that has to be accepted first
+    ACCEPTED = "accepted"  # refused, and since then accepted by an operator for filing
 
 
 class ReportRefused(ValueError):
-    """The report is not believed. Nothing was changed; keep it raw."""
+    """The report is refused. Nothing was changed; store it raw."""
 
     def __init__(self, source: str, cause: Cause, why: str) -> None:
         super().__init__(why)
@@ -51,7 +52,7 @@ class ReportRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    key: SigningKey | None  # None: no key of REDRIVE_PAYLOAD_KEYS opens it
+    key: SigningKey | None  # None: no key of REDRIVE_PAYLOAD_KEYS decrypts it
     source: str
     revoked_at: datetime | None
     last_used_at: datetime | None
@@ -65,7 +66,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Keys and sources as known at one moment."""
+    """Keys and sources at one time."""
 
     keys: Mapping[str, _Key]  # by id
     sources: Mapping[str, _Known]
@@ -73,21 +74,19 @@ class Trust:
 
     @property
     def keys_in_force(self) -> list[str]:
-        """The ids of keys that were not revoked."""
+        """Return the ids of keys that were not revoked."""
         return sorted(key_id for key_id, one in self.keys.items() if one.revoked_at is None)
 
     @property
     def unreadable_keys(self) -> list[str]:
-        """The ids of keys in force that no key of REDRIVE_PAYLOAD_KEYS opens."""
+        """Return the ids of keys in force that no key of REDRIVE_PAYLOAD_KEYS decrypts."""
         return [key_id for key_id in self.keys_in_force if self.keys[key_id].key is None]
 
     def check(self, entry: Mapping[bytes, bytes], source: str, now: datetime) -> str:
-        """Return the id of the key that the entry is signed with; "" where it may be unsigned. Raises ReportRefused."""
+        """Return the id of the key that signed the entry; "" if it may be unsigned. Raises ReportRefused."""
         if entry.get(KEY) == _DESK.encode() and is_signed_with(entry, _desk_key()):
             return _DESK
-        if (
-            source not in self.sources
-        ):  # before its signature: whoever invents names is held to the bound of such sources
+        if source not in self.sources:  # before the signature: invented names are limited like all unknown sources
             raise ReportRefused(
                 source, Cause.UNKNOWN, f"the source {source} is not known here and has not been accepted"
             )
@@ -98,7 +97,7 @@ class Trust:
         return ""
 
     def why_not_unsigned(self, source: str, now: datetime) -> str:
-        """Return why the source may send no unsigned reports; "" where it may."""
+        """Return why the source may send no unsigned reports; "" if it may."""
         if self.unsigned_until is None or now >= self.unsigned_until:
             ended = f" since {dated(self.unsigned_until, now)} UTC" if self.unsigned_until else ""
             return f"unsigned reports are not accepted{ended}"
@@ -108,17 +107,17 @@ class Trust:
         return ""
 
     def must_sign(self, source: str, now: datetime) -> bool:
-        """Return whether the source may send no unsigned reports however long they are accepted: it has signed for a day."""
+        """Return whether the source must sign even while unsigned reports are accepted: it has signed for a day."""
         since = self.sources.get(source, _Known()).signed_since
         return since is not None and now >= since + UNSIGNED_AFTER_SIGNED
 
     def has_key(self, key_id: str, source: str) -> bool:
-        """Return whether reports of the source that are signed with this key are believed."""
+        """Return whether reports of the source signed with this key are accepted."""
         known = self.keys.get(key_id)
         return known is not None and known.source == source and known.revoked_at is None and known.key is not None
 
     def last_believed(self, source: str) -> datetime | None:
-        """Return when a report of the source was last believed, to the minute; None for never."""
+        """Return when a report of the source was last accepted, to the minute; None for never."""
         used = [one.last_used_at for one in self.keys.values() if one.source == source]
         return max(
             (at for at in (*used, self.sources.get(source, _Known()).unsigned_at) if at is not None), default=None
@@ -143,12 +142,12 @@ class Trust:
 
 
 def _displayable_id(key_id: str) -> str:
-    """Return the id; what is none came from outside and is shown nowhere."""
+    """Return the id, or a placeholder for an invalid one, which comes from outside and is never displayed."""
     return key_id if key_id == _DESK or is_key_id(key_id) else "its id is none that a key can have"
 
 
 def read() -> Trust:
-    """Return the present content of the tables."""
+    """Read the tables."""
     rows = SourceKey.objects.values_list("key_id", "source", "sealed", "revoked_at", "last_used_at")
     found = {
         key_id: _Key(None if revoked else _opened(sealed), source, revoked, used)
@@ -174,14 +173,15 @@ def current() -> Trust:
 
 
 def forget() -> None:
-    """Read the tables again the next time: this process changed them."""
+    """Clear the cache after a change by this process."""
     global _cached
     _cached = None
 
 
 def note(trust: Trust, used: Iterable[tuple[str, str]], now: datetime) -> None:
-    """Note, to the minute, which sources sign and with which keys. `used`: source and key id ("": unsigned) of reports that
-    are being filed, in the same transaction.
+    """Record, to the minute, which sources sign and with which keys.
+
+    `used`: source and key id ("": unsigned) of reports that are being filed, in the same transaction.
     """
     for source, key_id in sorted(set(used)):
         known = trust.sources.get(source, _Known())
@@ -206,7 +206,7 @@ def _older(column: str, now: datetime) -> Q:
 
 
 def seal(key: SigningKey) -> str:
-    """Return the key as the table holds it."""
+    """Return the key in the table's encrypted form."""
     return config.payload_keys().encrypt(str(key).encode()).decode()
 
 
@@ -218,7 +218,7 @@ def _opened(sealed: str) -> SigningKey | None:
 
 
 def sign_as_desk(entry: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the entry signed by the desk itself, for what it puts on the stream on a source's behalf."""
+    """Return the entry signed by the desk itself, for entries that it writes to the stream on behalf of a source."""
     return sign(entry, _desk_key())
 
 

@@ -1,4 +1,4 @@
-"""Reports that are not filed are stored within bounds, and a person decides: sources to accept, refused reports to file or discard.
+"""Reports that are not filed: stored within limits until an operator accepts their source, files or discards them.
 
 `refiling` files what was accepted. Every act is audited.
 """
@@ -16,22 +16,23 @@ from django.db import transaction
 from django.db.models import Count, F, Q, QuerySet, Sum
 
 from jobs_admin import config, trust
+from jobs_admin.core.envelope import ENDS_READER
+from jobs_admin.core.figures import dated
 from jobs_admin.core.keys import valid_source
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
-from jobs_admin.core.time_text import dated
-from jobs_admin.db import audit, totals
+from jobs_admin.db import audit, counters
 from jobs_admin.db.authorizing import authorize
-from jobs_admin.db.totals import Counted
+from jobs_admin.db.counters import Counted
 from jobs_admin.installation import COMMAND
 from jobs_admin.models import RefusedReports, Source, Unfiled, UnsignedReports
 from jobs_admin.models.access import ADMIN, ENGINE, EVERY_SOURCE, Viewer
 from jobs_admin.sources.base import Finding
-from jobs_admin.trust import Cause, raw_entries, unsealing
+from jobs_admin.trust import Cause, unsealing
 
 MOST_WAITING = 20  # unknown sources
-MOST_AUTOMATIC = 5  # unknown sources that are accepted without a person, while unsigned reports are
-LONGEST_AHEAD = timedelta(days=90)  # of an extension of unsigned reports
+MOST_AUTOMATIC = 5  # unknown sources accepted automatically while unsigned reports are accepted
+LONGEST_AHEAD = timedelta(days=90)  # maximum extension of unsigned reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +41,26 @@ class _Bound:
     bytes: int
 
 
-# Stored of one source, for each cause. What comes beyond is dropped and counted.
+# Limits per source and cause. Beyond them, refused reports are dropped and counted; reports that cannot be filed stay
+# where they are.
 _BOUNDS = {
     Cause.UNKNOWN: _Bound(1_000, 32 * 2**20),
     Cause.UNSIGNED: _Bound(10_000, 256 * 2**20),
     Cause.SIGNATURE: _Bound(1_000, 32 * 2**20),
     Cause.UNFILED: _Bound(10_000, 256 * 2**20),
 }
-# Of what cannot be filed. A report with the largest message that is stored, and all else that it may hold, is smaller.
+# Maximum size of a report that cannot be filed, larger than any report with the largest message that is stored.
 _LARGEST = 17 * 2**20
 _HEAD = 64 * 1024
+# Reports without room are tried again at least this often, so an older row is obsolete.
+_NO_ROOM_FOR = timedelta(minutes=10)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedEntry:
-    """An entry of the stream that is not believed, or could not be read or written."""
+    """Entry of the stream that is refused, or could not be read or written."""
 
     entry_id: str
     source: str
@@ -66,40 +70,59 @@ class RefusedEntry:
 
     @property
     def size(self) -> int:
-        return raw_entries.size(self.fields)
+        return unsealing.entry_size(self.fields)
 
     def bounded(self) -> RefusedEntry:
-        """Return it, or its head where it could not be filed and is larger than any report."""
+        """Return the entry, or only its head if it cannot be filed and is larger than any report."""
         if self.cause != Cause.UNFILED or self.size <= _LARGEST:
             return self
         why = f"{self.why[:1_000]} (only its head is kept: it has {self.size:,} bytes)"
-        return replace(self, why=why, fields=raw_entries.head(self.fields, _HEAD))
+        return replace(self, why=why, fields=unsealing.entry_head(self.fields, _HEAD))
 
 
-def store(refused: Sequence[RefusedEntry], now: datetime) -> int:
-    """Store the entries, each once, as far as there is room; count the rest as dropped. Return how many were stored."""
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Result of storing entries."""
+
+    new: int = 0
+    known: int = 0  # stored earlier
+    # Names of entries that cannot be filed and have no room here: they must stay where they are.
+    left: frozenset[str] = frozenset()
+
+    def __add__(self, other: Stored) -> Stored:
+        return Stored(self.new + other.new, self.known + other.known, self.left | other.left)
+
+
+def store(refused: Sequence[RefusedEntry], now: datetime) -> Stored:
+    """Store the entries, each once, within the limits.
+
+    Beyond them, drop and count refused entries, and leave those that cannot be filed.
+    """
     by_kind: dict[tuple[str, Cause], list[RefusedEntry]] = defaultdict(list)
     for one in refused:
         by_kind[one.source, one.cause].append(one.bounded())
-    return sum(_store(source, cause, some, now) for (source, cause), some in sorted(by_kind.items()))
+    parts = (_store(source, cause, some, now) for (source, cause), some in sorted(by_kind.items()))
+    return sum(parts, start=Stored())
 
 
-def _store(source: str, cause: Cause, refused: Sequence[RefusedEntry], now: datetime) -> int:
-    # Encrypted before the transaction, and only what has room: a flood must not cost the desk its time.
+def _store(source: str, cause: Cause, refused: Sequence[RefusedEntry], now: datetime) -> Stored:
+    # Encrypted before the transaction, and only as much as fits: a flood must not keep the desk busy.
     seal = config.payload_keys().encrypt
-    sealed = {one.entry_id: seal(raw_entries.encode(one.fields)) for one in _fitting(source, cause, refused)}
+    known = _known_entries(refused)
+    unknown = [one for one in refused if one.entry_id not in known]
+    sealed = {one.entry_id: seal(unsealing.encode_entry(one.fields)) for one in _fitting(source, cause, unknown)}
     with transaction.atomic():
         _lock()
-        # Stored before: a batch comes again after a crash; or what could not be read then can be, and is refused now.
+        # Stored earlier: a batch is repeated after a crash, or an unreadable entry became readable and is refused now.
         known = _known_entries(refused)
         for one in refused:
             if one.entry_id in known:
                 _update(one)
         news = list({one.entry_id: one for one in refused if one.entry_id not in known}.values())
         if not news:
-            return 0
+            return Stored(known=len(known))
         has_room = cause != Cause.UNKNOWN or _may_wait(source)
-        fitting = _fitting(source, cause, news) if has_room else []
+        fitting = _fitting(source, cause, news) if has_room and sealed else []
         storable = [one for one in fitting if one.entry_id in sealed]
         rows = [
             Unfiled(
@@ -115,20 +138,37 @@ def _store(source: str, cause: Cause, refused: Sequence[RefusedEntry], now: date
             for one in storable
         ]
         Unfiled.objects.bulk_create(rows)
-        name = source if has_room else ""
-        why = _why(news[-1]) if has_room else f"{MOST_WAITING} unknown sources are waiting to be accepted already"
-        dropped = len(news) - len(storable)
-        # What could not be filed is refused by nobody: it is counted here only where it is not stored.
-        if count := dropped if cause == Cause.UNFILED else len(news):
-            _count(name, cause, why, count, dropped, now)
+        left = {one.entry_id: one for one in news} if cause == Cause.UNFILED else {}
+        for one in storable:
+            left.pop(one.entry_id, None)
+        if left:
+            _note_left(list(left.values()), now)
+        elif cause != Cause.UNFILED:
+            name = source if has_room else ""
+            why = _why(news[-1]) if has_room else f"{MOST_WAITING} unknown sources are waiting to be accepted already"
+            _count(name, cause, why, len(news), len(news) - len(storable), now)
     if cause == Cause.UNFILED:
         for one in storable:
             log.warning("A report (%s) could not be filed and is kept raw: %s", one.entry_id, one.why[:300])
-    return len(rows)
+    return Stored(len(rows), len(known), frozenset(left))
+
+
+def _note_left(left: Sequence[RefusedEntry], now: datetime) -> None:
+    """Record that there is no room for reports of a source that cannot be filed."""
+    latest = {"refused": len(left), "last_at": now, "why": _why(left[-1])}
+    name = {"source": left[-1].source, "cause": Cause.UNFILED}
+    current = RefusedReports.objects.filter(**name, last_at__gte=now - _NO_ROOM_FOR)
+    if not current.update(**latest):
+        RefusedReports.objects.update_or_create(**name, defaults=latest | {"first_at": now, "dropped": 0})
+
+
+def count_dropped(source: str, count: int) -> None:
+    """Count events without room as dropped: they are stored nowhere else."""
+    RefusedReports.objects.filter(source=source, cause=Cause.UNFILED).update(dropped=F("dropped") + count)
 
 
 def _update(refused: RefusedEntry) -> None:
-    """Store what keeps a stored report from being filed now."""
+    """Update the reason why a stored report cannot be filed."""
     row = Unfiled.objects.filter(entry_id=refused.entry_id)
     if refused.cause == Cause.UNFILED:
         row.update(why=_why(refused))
@@ -136,12 +176,16 @@ def _update(refused: RefusedEntry) -> None:
         row.filter(cause="").update(source=refused.source, cause=refused.cause, why=_why(refused))
 
 
-def drop(refused: RefusedEntry, now: datetime) -> None:
-    """Count an entry that cannot be stored as refused and dropped."""
+def drop(refused: RefusedEntry, now: datetime) -> Stored:
+    """Drop an entry that cannot be stored: count it if it is refused, otherwise leave it in place."""
     with transaction.atomic():
         _lock()
+        if refused.cause == Cause.UNFILED:
+            _note_left([replace(refused, why=f"the report cannot be stored; {refused.why}")], now)
+            return Stored(left=frozenset({refused.entry_id}))
         has_room = refused.cause != Cause.UNKNOWN or _may_wait(refused.source)
         _count(refused.source if has_room else "", refused.cause, "the report cannot be stored", 1, 1, now)
+    return Stored()
 
 
 def _why(refused: RefusedEntry) -> str:
@@ -149,17 +193,16 @@ def _why(refused: RefusedEntry) -> str:
 
 
 def _count(source: str, cause: Cause, why: str, refused: int, dropped: int, now: datetime) -> None:
-    """`source`: "" for unknown ones beyond the bound. `dropped`: how many of those that were refused."""
+    """Count refused reports, `dropped` of them not stored. `source`: "" for unknown sources beyond the limit."""
     row, is_first = RefusedReports.objects.get_or_create(
         source=source, cause=cause, defaults={"first_at": now, "last_at": now, "why": why}
     )
     RefusedReports.objects.filter(pk=row.pk).update(
         refused=F("refused") + refused, dropped=F("dropped") + dropped, last_at=now, why=why
     )
-    if cause != Cause.UNFILED:
-        # Anybody can invent a source: until one is accepted its name is no label.
-        totals.add({Counted(totals.REFUSED, "" if cause == Cause.UNKNOWN else source, cause.value): refused})
-    if is_first and cause != Cause.UNFILED:
+    # Anyone can invent a source, so only accepted sources become labels.
+    counters.add_totals({Counted(counters.REFUSED, "" if cause == Cause.UNKNOWN else source, cause.value): refused})
+    if is_first:
         log.warning(
             f"Reports of source %s are refused: %s. `{COMMAND} doctor` says what to do.",
             source or "(unknown ones)",
@@ -168,7 +211,7 @@ def _count(source: str, cause: Cause, why: str, refused: int, dropped: int, now:
 
 
 def _fitting(source: str, cause: Cause, refused: Sequence[RefusedEntry]) -> list[RefusedEntry]:
-    """Return those for which there is room."""
+    """Return the entries that fit."""
     stored = Unfiled.objects.filter(source=source, cause=cause)
     totals_stored = stored.aggregate(count=Count("id"), size=Sum("size"))
     count, size, bound = totals_stored["count"], totals_stored["size"] or 0, _BOUNDS[cause]
@@ -181,7 +224,7 @@ def _fitting(source: str, cause: Cause, refused: Sequence[RefusedEntry]) -> list
 
 
 def _known_entries(refused: Sequence[RefusedEntry]) -> set[str]:
-    """The ids of those that are stored already."""
+    """Return the ids of the entries that are already stored."""
     known = Unfiled.objects.filter(entry_id__in=[one.entry_id for one in refused])
     return set(known.values_list("entry_id", flat=True))
 
@@ -192,7 +235,7 @@ def _may_wait(source: str) -> bool:
 
 
 def _lock() -> UnsignedReports | None:
-    """Let one process at a time decide about rooms and sources, until its transaction ends."""
+    """Lock decisions on limits and sources until the end of the transaction, so that only one process decides."""
     return UnsignedReports.objects.select_for_update().first()
 
 
@@ -204,9 +247,10 @@ def _waiting() -> QuerySet[RefusedReports]:
 
 
 def accept_first(sources: Collection[str], now: datetime) -> set[str]:
-    """Accept unknown sources without a person, a few in a desk's life, while unsigned reports are accepted.
+    """Accept a few unknown sources automatically, over the desk's lifetime, while unsigned reports are accepted.
 
-    So the first worker that someone tries needs no act. Return those that were, here or just now by another process.
+    A first trial of a worker then needs no act. Return the accepted sources, including those that another process just
+    accepted.
     """
     accepted: set[str] = set()
     with transaction.atomic():
@@ -230,7 +274,7 @@ def _register(source: str) -> bool:
 
 
 def accept(viewer: Viewer, source: str) -> int:
-    """Accept an unknown source. Its stored reports are filed by `watch`; return how many. Raises Refused."""
+    """Accept an unknown source, whose stored reports `watch` files; return their number. Raises Refused."""
     _need(viewer, EVERY_SOURCE, "source.accept", source)
     if not valid_source(source):
         raise Refused("invalid", f"{source!r} cannot name a source: use a-z, 0-9, - and _. Nothing was changed.")
@@ -246,7 +290,10 @@ def accept(viewer: Viewer, source: str) -> int:
 
 
 def discard(viewer: Viewer, source: str) -> int:
-    """Delete what is stored of an unknown source; a later report of it waits again. Return how many reports. Raises Refused."""
+    """Delete the stored reports of an unknown source; return their number. Raises Refused.
+
+    Later reports of the source are stored again until it is accepted.
+    """
     _need(viewer, EVERY_SOURCE, "source.discard", source)
     with transaction.atomic():
         _lock()
@@ -257,26 +304,29 @@ def discard(viewer: Viewer, source: str) -> int:
     return count
 
 
-# -- reports that were refused -------------------------------------------------------------------------------------
+# -- refused reports -------------------------------------------------------------------------------------------------
 
 
 def file_unsigned(viewer: Viewer, source: str) -> int:
-    """Have the stored unsigned reports of a source filed by `watch`; return how many. Raises Refused.
+    """Let `watch` file the stored unsigned and unfiled reports of a source; return their number. Raises Refused.
 
-    What has a wrong signature is never filed.
+    Reports with a wrong signature, or that ended their reader, are never filed. A report that still cannot be filed
+    stays stored.
     """
     _need(viewer, source, "reports.file", source)
+    if not source:  # from the stream that guards of the previous version share
+        raise Refused("invalid", "Signatures of reports without a source were not checked. Nothing was changed.")
     with transaction.atomic():
         _lock()
-        count = _to_file(source, [Cause.UNSIGNED])
+        count = _to_file(source, [Cause.UNSIGNED, Cause.UNFILED])
         if not count:
-            raise Refused("wrong_state", f"No unsigned report of {source} is stored. Nothing was changed.")
+            raise Refused("wrong_state", f"No unsigned or unfiled report of {source} is stored. Nothing was changed.")
         audit.record(viewer, "reports.file", f"source:{source}", source=source, after={"reports": count})
     return count
 
 
 def discard_refused(viewer: Viewer, source: str) -> int:
-    """Delete the stored refused reports of a known source, and the count of them; return how many. Raises Refused."""
+    """Delete the stored refused reports of a known source, and their counts; return the number. Raises Refused."""
     _need(viewer, source, "reports.discard", source)
     causes = [Cause.UNSIGNED, Cause.SIGNATURE]
     with transaction.atomic():
@@ -284,15 +334,27 @@ def discard_refused(viewer: Viewer, source: str) -> int:
         counts = RefusedReports.objects.filter(source=source, cause__in=[*causes, Cause.UNFILED])
         if not counts.exists():
             raise Refused("wrong_state", f"No refused report of {source} is stored. Nothing was changed.")
-        counts.delete()  # of what could not be filed the count alone: that is stored for a newer version of the desk
+        counts.delete()  # for unfiled reports only the count: they stay stored for a newer version of the desk
         count = _delete(source, causes)
         audit.record(viewer, "reports.discard", f"source:{source}", source=source, after={"reports": count})
     return count
 
 
+def discard_unfiled(viewer: Viewer, numbers: Collection[int]) -> int:
+    """Delete these unfiled or refused reports; return their number. Raises Refused."""
+    _need(viewer, EVERY_SOURCE, "reports.discard", "")
+    with transaction.atomic():
+        _lock()
+        count = Unfiled.objects.filter(pk__in=numbers).delete()[0]
+        audit.record(viewer, "reports.discard", after={"reports": count, "numbers": sorted(numbers)[:100]})
+    return count
+
+
 def _to_file(source: str, causes: Iterable[Cause]) -> int:
     RefusedReports.objects.filter(source=source, cause__in=list(causes)).delete()
-    return Unfiled.objects.filter(source=source, cause__in=list(causes)).update(cause=Cause.ACCEPTED)
+    rows = Unfiled.objects.filter(source=source, cause__in=list(causes))
+    # Reports that ended their reader are never checked, and would end `watch` each time.
+    return rows.exclude(cause=Cause.UNFILED, why__startswith=ENDS_READER).update(cause=Cause.ACCEPTED)
 
 
 def _delete(source: str, causes: Iterable[Cause]) -> int:
@@ -300,11 +362,11 @@ def _delete(source: str, causes: Iterable[Cause]) -> int:
     return Unfiled.objects.filter(source=source, cause__in=list(causes)).delete()[0]
 
 
-# -- for how long unsigned reports are accepted ---------------------------------------------------------------------
+# -- end of unsigned reports -----------------------------------------------------------------------------------------
 
 
 def extend(viewer: Viewer, until: datetime, now: datetime) -> None:
-    """Accept unsigned reports until then. Raises Refused."""
+    """Extend the acceptance of unsigned reports. Raises Refused."""
     _need(viewer, EVERY_SOURCE, "unsigned_reports.extend", "")
     if not now < until <= now + LONGEST_AHEAD:
         raise Refused("invalid", f"Give a time from now to {LONGEST_AHEAD.days} days ahead. Nothing was changed.")
@@ -312,7 +374,7 @@ def extend(viewer: Viewer, until: datetime, now: datetime) -> None:
 
 
 def end(viewer: Viewer, now: datetime) -> None:
-    """Accept no unsigned report any more. Raises Refused."""
+    """End the acceptance of unsigned reports. Raises Refused."""
     _need(viewer, EVERY_SOURCE, "unsigned_reports.end", "")
     _set(viewer, "unsigned_reports.end", now)
 
@@ -334,7 +396,7 @@ def _need(viewer: Viewer, source: str, act: str, of: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusals:
+class RefusalCount:
     """Refused reports of one source and cause."""
 
     source: str
@@ -348,7 +410,7 @@ class Refusals:
 
     @property
     def word(self) -> str:
-        """The cause in a word."""
+        """Name of the cause."""
         return self.cause or "unfiled"
 
 
@@ -358,11 +420,11 @@ class State:
 
     unsigned_until: datetime | None
     is_unsigned_open: bool
-    unsigned_sources: list[str]  # that sent unsigned reports lately and never a signed one
-    waiting: list[Refusals]  # unknown sources; none for who does not see every source
-    refused: list[Refusals]  # of known sources
-    beyond: int  # reports of unknown sources that were dropped, as too many sources were waiting
-    filing: int  # reports that are still to be filed, as a person decided
+    unsigned_sources: list[str]  # sources with recent unsigned reports and never a signed one
+    waiting: list[RefusalCount]  # unknown sources; empty for a viewer who does not see every source
+    refused: list[RefusalCount]  # refused reports of known sources
+    beyond: int  # reports dropped because too many unknown sources were waiting
+    filing: int  # accepted reports that are still to be filed
 
 
 _LATELY = timedelta(days=7)
@@ -370,13 +432,14 @@ _SOON = timedelta(days=7)
 
 
 def state(viewer: Viewer, now: datetime) -> State:
-    """Return how far signing is, and what is to be decided."""
+    """Return the state of signing, and pending decisions."""
     seen = viewer.sources()
     of_seen = Q() if seen is None else Q(source__in=seen)
-    rows = list(RefusedReports.objects.filter(of_seen).order_by("source", "cause"))
-    stored = _stored(of_seen)
+    has_room = Q(cause=Cause.UNFILED, last_at__lt=now - _NO_ROOM_FOR)
+    rows = list(RefusedReports.objects.filter(of_seen).exclude(has_room).order_by("source", "cause"))
+    stored = _stored(of_seen, [row.source for row in rows if row.cause == Cause.UNFILED])
     found = [
-        Refusals(
+        RefusalCount(
             row.source,
             Cause(row.cause),
             row.refused,
@@ -403,13 +466,15 @@ def state(viewer: Viewer, now: datetime) -> State:
     )
 
 
-def _stored(of_seen: Q) -> Mapping[tuple[str, str], int]:
-    rows: Any = Unfiled.objects.filter(of_seen, cause__gt="").values_list("source", "cause")
+def _stored(of_seen: Q, full: Collection[str]) -> Mapping[tuple[str, str], int]:
+    """Return (source, cause) -> stored reports. `full`: sources whose unfiled reports are counted as well."""
+    counted = Q(cause__gt="") | Q(cause=Cause.UNFILED, source__in=full) if full else Q(cause__gt="")
+    rows: Any = Unfiled.objects.filter(of_seen & counted).values_list("source", "cause")
     return {(source, cause): count for source, cause, count in rows.annotate(count=Count("id")).order_by()}
 
 
 def findings(state: State, now: datetime) -> list[Finding]:
-    """Return what an operator has to know or do, the worst first."""
+    """Return what needs an operator's attention, most severe first."""
     found = [_about_refused(one, now) for one in state.refused]
     if state.waiting or state.beyond:
         found.append(_about_waiting(state))
@@ -428,7 +493,7 @@ def findings(state: State, now: datetime) -> list[Finding]:
     return found
 
 
-def _about_refused(one: Refusals, now: datetime) -> Finding:
+def _about_refused(one: RefusalCount, now: datetime) -> Finding:
     if one.cause == Cause.UNFILED:
         return _about_unfiled(one, now)
     dropped = f", {one.dropped:,} were dropped" if one.dropped else ""
@@ -447,20 +512,21 @@ def _about_refused(one: Refusals, now: datetime) -> Finding:
     return Finding("refused", "high", text, fix)
 
 
-def _about_unfiled(one: Refusals, now: datetime) -> Finding:
+def _about_unfiled(one: RefusalCount, now: datetime) -> Finding:
     bound = _BOUNDS[Cause.UNFILED]
     text = (
-        f"{one.source or 'Without a source'}: {one.dropped:,} report{'' if one.dropped == 1 else 's'} that could not be filed "
-        f"{'was' if one.dropped == 1 else 'were'} dropped since {dated(one.first_at, now)} UTC, the latest at "
-        f"{dated(one.last_at, now)}. Reason: {one.why}. "
-        f"At most {bound.reports:,} of a source are stored, or {bound.bytes // 2**20} MB."
+        f"{one.source or 'Without a source'}: {one.stored:,} reports that cannot be filed are stored. At most "
+        f"{bound.reports:,} of a source are, or {bound.bytes // 2**20} MB. Further ones stay in their queue or stream since "
+        f"{dated(one.first_at, now)} UTC, the latest try at {dated(one.last_at, now)}. Reason: {one.why}."
+        f"{f' {one.dropped:,} are dropped.' if one.dropped else ''}"
     )
-    return Finding(
-        "refused",
-        "high",
-        text,
-        "See in the admin, under Unfiled, what is stored and why; upgrade the desk where its workers are newer.",
+    again = (
+        f"Fix the reason and file them again (`{COMMAND} sources file {one.source}`), or discard"
+        if one.source
+        else "Discard"
     )
+    fix = f"{again} them in the admin, under Unfiled. The others are then read automatically."
+    return Finding("refused", "high", text, fix)
 
 
 def _about_waiting(state: State) -> Finding:

@@ -1,4 +1,4 @@
-"""Keys with which the workers of a source sign their reports: made, listed, revoked. Every act is audited."""
+"""Keys with which the workers of a source sign their reports: created, listed, revoked. Every act is audited."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ VARIABLE = "REDRIVE_SOURCE_KEY"
 
 
 def create(viewer: Viewer, source: str) -> SigningKey:
-    """Make a key of the source, beside those that it has. Raises ValueError for a name that cannot name a source.
+    """Create an additional key of the source. Raises ValueError for an invalid name of a source.
 
-    The key is never shown again: the table holds it sealed.
+    The key is shown only once: the table stores it encrypted.
     """
     if not valid_source(source):
         raise ValueError(f"{source!r} cannot name a source: use a-z, 0-9, - and _. Nothing was changed.")
@@ -34,7 +34,7 @@ def create(viewer: Viewer, source: str) -> SigningKey:
 
 
 def revoke(viewer: Viewer, key_id: str, now: datetime) -> SourceKey:
-    """End a key: reports that are signed with it are refused, also those on their way. Raises NotFound."""
+    """Revoke a key: reports signed with it are refused, including those in transit. Raises NotFound."""
     with transaction.atomic():
         key = SourceKey.objects.filter(key_id=key_id, revoked_at=None).first()
         if key is None or not SourceKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=now):
@@ -45,7 +45,7 @@ def revoke(viewer: Viewer, key_id: str, now: datetime) -> SourceKey:
 
 
 def is_in_force(text: str) -> bool:
-    """Return whether reports signed with the key of this text are believed."""
+    """Return whether reports signed with the key in this text are accepted."""
     try:
         key = SigningKey.parse(text)
     except BadSourceKey:

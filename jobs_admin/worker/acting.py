@@ -1,13 +1,17 @@
-"""The acts of a worker's main process on a failed attempt under a policy: let the job wait, or let it be dead.
+"""Actions of a worker's main process after a failed attempt under a policy: schedule the next attempt, or report a dead
+letter.
 
-In this order, so that a death at any moment loses neither job nor report. Under late ack: the report is written; the job waits,
-durable; Celery acknowledges. Until it waits the broker has the job, and delivers it again; once it waits, bringing it back takes the old
-delivery away, so what was not reported by then never would be. Under early ack the broker has it no more: it waits first.
+The order ensures that a crash at any moment loses neither the job nor the report.
+Late ack: write the report, schedule the job durably, then let Celery acknowledge. Until the job is scheduled, the
+broker still has it and delivers it again. Releasing a scheduled job removes the old delivery, so a report that was not
+written by then would never be.
+Early ack: the broker no longer has the job, so it is scheduled first.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,42 +23,54 @@ from celery import signals
 from jobs_admin.core import matching
 from jobs_admin.worker import report
 from jobs_admin.worker.at_start import HARD_LIMIT, KILLED, KINDS_OF_CRASHES, AtStart, Job, Quarantine
-from jobs_admin.worker.decision import DEAD, WAIT, Decision, GuardRetry, GuardWait, Notes, Quarantined
-from jobs_admin.worker.later import Later, NotScheduled
+from jobs_admin.worker.breakers import Breakers
+from jobs_admin.worker.deciding import Spend, decide, quarantined
+from jobs_admin.worker.decision import DEAD, LEFT, WAIT, Decision, GuardRetry, GuardWait, Notes, Quarantined
+from jobs_admin.worker.later import Later, NotNow, NotScheduled
 from jobs_admin.worker.next_message import WAITED
 from jobs_admin.worker.outcome import Outcome, is_a, outcome_of, qualified, raised, with_error
 from jobs_admin.worker.policies import Chosen, InForce
+from jobs_admin.worker.queues import is_first_protocol
 from jobs_admin.worker.report import Origin
-from jobs_admin.worker.retrying import Spend, decide, quarantined
 
-STORE = "store"  # a reason: it could not be put aside for its next attempt
+logger = logging.getLogger("redrive.worker")
+
+_EXC_INFO = "_redrive_exc_info"  # attribute of a pending request: the error info of its attempt
+STORE = "store"  # reason: the job could not be scheduled for its next attempt
 
 _KINDS = {qualified(SoftTimeLimitExceeded): "soft_limit", "MemoryError": "memory"}
 
 
 class DeadLetter(Exception):
-    """Stands for an end after which Celery would put the message back again and again, although the policy says dead."""
+    """Stand-in for an error after which Celery would requeue the message forever, although the policy says dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """The end of an attempt."""
 
-    outcome: Outcome | None  # what is reported; None: nothing
+    outcome: Outcome | None  # to report; None: report nothing
     decision: Decision | None
-    exc_info: Any  # what Celery's `on_failure` is handed, and with which options
+    exc_info: Any  # error info for Celery's `on_failure`, with `options`
     options: dict[str, Any] = field(default_factory=dict)
-    is_delayed: bool = False  # it waits for its time: no later event of this delivery changes anything
-    # What is to be done once this has been reported. Answers how the attempt ended instead, where that could not be done.
+    is_delayed: bool = False  # the job is scheduled: ignore later events of this delivery
+    # Runs after the report is written. Returns another ending if it fails.
     then: Callable[[], Ending | None] | None = None
-    afterwards: Callable[[], None] | None = None  # where that could be done
+    afterwards: Callable[[], None] | None = None  # runs if `then` succeeds
 
 
 class Acting:
-    """`ending` acts; it is to be called once for each request."""
+    """Handler of failed attempts. Call `ending` once per request."""
 
     def __init__(
-        self, origin: Origin, in_force: InForce, notes: Notes, later: Later, at_start: AtStart, spend: Spend
+        self,
+        origin: Origin,
+        in_force: InForce,
+        notes: Notes,
+        later: Later,
+        at_start: AtStart,
+        spend: Spend,
+        breakers: Breakers,
     ) -> None:
         self._origin = origin
         self._in_force = in_force
@@ -62,8 +78,19 @@ class Acting:
         self._later = later
         self._at_start = at_start
         self._spend = spend
+        self._breakers = breakers
+        # Stores the request of a job that a breaker blocks until it can be put on hold. Returns whether it was stored.
+        self.keep: Callable[[Any, Decision], bool] = lambda request, decision: False
 
     def ending(self, request: Any, exc_info: Any) -> Ending:
+        ended = self._ending(request, exc_info)
+        try:
+            self._breakers.note_end(request, ended.decision)
+        except Exception:  # the job may already be scheduled: this error must not make it dead too
+            logger.exception("Redrive could not count the end of a job for its breaker.")
+        return replace(ended, decision=None) if ended.decision and ended.decision.act == LEFT else ended
+
+    def _ending(self, request: Any, exc_info: Any) -> Ending:
         error = raised(exc_info)
         outcome = outcome_of(request, exc_info)
         if is_waiting(exc_info):
@@ -77,17 +104,21 @@ class Acting:
         return Ending(outcome, self._notes.take(str(request.id), report.attempt_of(request)), exc_info)
 
     def concerns(self, request: Any) -> bool:
-        """Return whether some policy is for jobs of this task, from whatever queue."""
+        """Return whether a policy applies to jobs of this task in any queue."""
         return self._in_force.concerns(str(request.type))
 
     def given_up(self, request: Any, exc_info: Any, why: str) -> Ending:
-        """A job that was to wait, and cannot: dead. In the child it looked like a retry, so Celery is notified that it
-        failed.
+        """Return the ending of a job that could not be scheduled: dead.
+
+        The child reported a retry to Celery, so Celery is notified of a failure here.
         """
         error = raised(exc_info)
         outcome = outcome_of(request, exc_info) or Outcome("exception", qualified(type(error)), why, "")
-        kind = _KINDS.get(outcome.error_type, "exception")
         decision = Decision.from_text(getattr(error, "decision", "")) or Decision(DEAD, "")
+        if evidence := str(decision.read_evidence().get("error", "")):
+            name, _, words = evidence.partition(": ")
+            outcome = replace(outcome, error_type=name, message=words)
+        kind = _KINDS.get(outcome.error_type, "exception")
         return Ending(
             replace(outcome, kind=kind, due_at=None),
             replace(decision, act=DEAD, reason=f"{STORE}: {why}"),
@@ -100,12 +131,17 @@ class Acting:
     def _hold(self, request: Any, exc_info: Any, outcome: Outcome | None, decision: Decision | None) -> Ending:
         if decision is None:
             return self.given_up(request, exc_info, "what was decided over it cannot be read")
+        if decision.breaker:
+            decision = replace(decision, delay_s=self._breakers.recheck_s(request))
         delayed = Ending(None if decision.act == WAIT else outcome, decision, exc_info, is_delayed=True)
 
         def hold() -> Ending | None:
             try:
                 self._later.hold(request, decision)
             except NotScheduled as error:
+                if decision.breaker and isinstance(error, NotNow) and self.keep(request, decision):
+                    setattr(request, _EXC_INFO, exc_info)
+                    return None
                 return self.given_up(request, exc_info, str(error))
             return None
 
@@ -113,11 +149,19 @@ class Acting:
             return hold() or delayed
         return replace(delayed, then=hold)
 
-    # Where the child could not decide any more
+    def end_pending(self, request: Any, decision: Decision) -> Ending | None:
+        """Put a pending job on hold, or report it dead. Return None if it is on hold, durably."""
+        try:
+            self._later.hold(request, decision)
+        except NotScheduled as error:
+            return self.given_up(request, getattr(request, _EXC_INFO, None), str(error))
+        return None
+
+    # After a crash: the child process made no decision
 
     def _after_a_crash(self, request: Any, exc_info: Any, error: BaseException, outcome: Outcome) -> Ending:
         chosen = None
-        if report.may_be_retried(request, request.request_dict, self._origin):
+        if report.may_be_retried(request, self._origin, is_first=is_first_protocol(request.message)):
             chosen = self._in_force.choose(report.known_queue(request, self._origin), str(request.type))
         if chosen is None:
             return Ending(outcome, None, exc_info)
@@ -125,7 +169,7 @@ class Acting:
         ended = replace(outcome, kind=kind, due_at=None)
         if chosen.is_enforced and (quarantine := self._count_crash(request, chosen, ended)):
             return Ending(ended, quarantined(chosen, quarantine), _for_good(request.task, exc_info, error))
-        # Acknowledged early: its author chose that it runs once at most.
+        # Early ack: its author chose at most one execution.
         if request.acknowledged or not chosen.policy.retries:
             return Ending(outcome, None, exc_info)
         decision = self._decided(request, error, chosen)
@@ -154,7 +198,7 @@ class Acting:
         )
 
     def _count_crash(self, request: Any, chosen: Chosen, ended: Outcome) -> Quarantine | None:
-        """Count the crash where the policy asks for it, and let go of what the dead process held."""
+        """Count the crash if the policy does, and release what the dead process held."""
         policy = chosen.policy
         if policy.poison is None and policy.concurrency is None:
             return None
@@ -175,8 +219,8 @@ class Acting:
 
 
 def _crashed(outcome: Outcome | None, error: Quarantined) -> Outcome | None:
-    """Return the outcome of a job that was not started again: that of the last of its starts, whose end no one else
-    could report.
+    """Return the outcome of a job that was not started again: that of its last start, which no other process could
+    report.
     """
     decision = Decision.from_text(error.decision)
     try:
@@ -188,14 +232,12 @@ def _crashed(outcome: Outcome | None, error: Quarantined) -> Outcome | None:
 
 
 def is_waiting(exc_info: Any) -> bool:
-    """Return whether Celery was notified in the child that the job will come again, and only the guard can ensure that
-    it does.
-    """
+    """Return whether the child reported to Celery that the job will run again, which only the guard can ensure."""
     return is_a(raised(exc_info), GuardRetry | GuardWait)
 
 
 def _for_good(task: Any, exc_info: Any, error: BaseException) -> Any:
-    """Return an end that ends the job, also where Celery would put its message back or publish a retry automatically."""
+    """Return error info that ends the job even if Celery would requeue its message or publish a retry."""
     if is_a(error, TimeLimitExceeded):
         acks = getattr(task, "acks_on_timeout", getattr(task, "acks_on_failure_or_timeout", True))
         comes_back = task.acks_late and not acks
@@ -205,8 +247,9 @@ def _for_good(task: Any, exc_info: Any, error: BaseException) -> Any:
 
 
 def _announce_retry(request: Any, retry: GuardRetry, exc_info: Any) -> None:
-    """Announce the retry as Celery's child does; here the child died before (as `Request._retry_worker_lost`, Celery
-    5.7).
+    """Announce the retry as Celery's child process would; here the child has died.
+
+    Same as `Request._retry_worker_lost` in Celery 5.7.
     """
     task, context = request.task, request._context
     if request.store_errors:

@@ -1,12 +1,13 @@
--- Reports -> the stream, all of them or none: as one step, so that however many workers write, it never holds more than its bound.
--- KEYS: the stream; how many bytes it holds. ARGV: the bound; the bytes of these reports; then, for each report, how many
--- arguments it has, and those (field, value, …).
--- Answers 1; 0 where there is no room: then nothing was written. A stream that is empty takes anything, else what is larger
--- than the bound would keep all behind it waiting for ever.
+-- Append reports to the stream, all or none, in one step, so that the stream never exceeds its limit with any number of
+-- writers.
+-- KEYS: the stream; its number of bytes. ARGV: the limit; the bytes of these reports; then for each report, the number
+-- of its arguments, and those (field, value, …).
+-- Returns 1; 0 if there is no room: then nothing was written. An empty stream accepts anything: otherwise a report
+-- larger than the limit would block those behind it forever.
 local held = 0
 if redis.call('XLEN', KEYS[1]) > 0 then
     held = counted(KEYS[2])
-    if not held then -- nobody counted: it was filled by workers of an older version, or the count was deleted or is none
+    if not held then -- not counted: filled by workers of an older version, or the count was deleted or is invalid
         held = redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 100)
     end
     if held + tonumber(ARGV[2]) > tonumber(ARGV[1]) then

@@ -1,8 +1,8 @@
--- A job ended, in order or not.
--- KEYS[1] the job, [2] its worker's boot, [3] all boots, [4] what this worker holds
--- ARGV[1] token, [2] boot, [3] how it crashed ('' for an end in order), [4] what is said of that, [5] crashes,
--- [6] window in ms (0: crashes are not counted), [7] name of this crash, [8] worker's name ('' where nothing may have begun)
--- Answers go · quarantine, its crashes
+-- Record the end of a job, orderly or not.
+-- KEYS[1] the job, [2] its worker's boot, [3] all boots, [4] this worker's slots
+-- ARGV[1] token, [2] boot, [3] kind of crash ('' for an orderly end), [4] its message, [5] maximum crashes, [6] window
+-- in ms (0: crashes are not counted), [7] name of this crash, [8] worker's name ('' if no job can have started)
+-- Returns go · quarantine, its crashes
 local time = redis.call('TIME')
 local now = math.floor((time[1] * 1000000 + time[2]) / 1000)
 if release(KEYS[4], ARGV[1], now) then

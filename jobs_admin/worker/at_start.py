@@ -1,13 +1,11 @@
-"""Counts at the start and the end of a job: crashes, places, starts. One call before it; one after, for which no job
-waits.
-
-None where no policy asks.
+"""Counts at the start and end of a job, for policies with limits: crashes, concurrency slots, starts.
 
     answer = at_start.starting(policy, job)      # Proceed, Wait, Alone or Quarantine
     …
-    at_start.ended(policy, job)                  # whatever way Python saw it end
+    at_start.ended(policy, job)                  # after any ending that Python saw
 
-A store that does not answer stops no job: it starts uncounted, which is counted here and reported by the heartbeat.
+One call to the store before a job; one after it, for which no job waits. No calls for policies without limits.
+If the store does not answer, the job starts uncounted; the heartbeat reports the number of such jobs.
 """
 
 from __future__ import annotations
@@ -35,7 +33,8 @@ from jobs_admin.worker.report import lineage_of
 from jobs_admin.worker.tally import Tally
 
 KILLED, HARD_LIMIT, MEMORY, LOST = "killed", "hard_limit", "memory", "lost"
-# In what the main process hands to the pool: whether the job is `alone` there, or `beside` others.
+# Key in the request that the main process passes to the pool: whether the job runs `alone` in this worker or `beside`
+# others.
 ALONE = "redrive_alone"
 KINDS_OF_CRASHES = {HARD_LIMIT: "hard_limit", MEMORY: "memory"}
 
@@ -53,8 +52,9 @@ BEAT = _script("limits", "crashes", "beat")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it is about to start. `alone`: `alone` in its worker, `beside` others after all, "" where that was not
-    checked.
+    """A job about to start.
+
+    `alone`: "alone" in its worker, "beside" other jobs, or "" if that was not checked.
     """
 
     id: str
@@ -85,13 +85,13 @@ class Job:
 
     @classmethod
     def of_request(cls, request: Any) -> Job:
-        """Make a job from Celery's request, in the worker's main process: enough to report how it ended."""
+        """Make a job from Celery's request in the worker's main process: enough to report its end."""
         lineage = lineage_of(request)
         return cls(id=str(request.id), run=lineage.run if lineage else 1, task=str(request.type), queue="")
 
     @property
     def name(self) -> str:
-        """The name under which it is counted. A replay is counted separately, also where it keeps the job's id."""
+        """Name under which the job is counted. A replay has its own, even if it keeps the job's id."""
         return self.id if self.run == 1 else f"{self.id}#{self.run}"
 
 
@@ -102,54 +102,57 @@ class Proceed:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Not now: give the slot back and come again. That is no attempt."""
+    """The job may not start yet: return the slot and check again later. Not an attempt."""
 
     delay_s: float
-    why: str  # concurrency, rate, or undecided: it is not known yet what became of an earlier start
+    why: str  # concurrency, rate, or undecided: the fate of an earlier start is not known yet
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The job ran in a worker that died: it may start when nothing else runs in this one."""
+    """The job ran in a worker that died: it may start only while no other job runs in this worker."""
 
-    deaths: int = 1  # of whole workers, in which it ran
+    deaths: int = 1  # workers that died while running it
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A start that did not end in order. Times are seconds since 1970, by the store's clock."""
+    """A start without an orderly end. Times are Unix seconds by the store's clock."""
 
-    how: str  # killed, hard_limit, memory: its process; lost: its whole worker
-    at: float  # when it started; later by the time that the job lay with its dead worker
+    how: str  # killed, hard_limit, memory: the job's process died; lost: its worker died
+    at: float  # start time, plus the time that the job stayed with its dead worker
     seen_at: float
     worker: str
     said: str = ""
-    alone: bool = False  # whether nothing else ran in that worker
-    beside: int = 0  # counted jobs that did, where the whole worker died
+    alone: bool = False  # whether no other job ran in that worker
+    beside: int = 0  # other counted jobs that ran in it, if the whole worker died
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """The job never starts again: it ended its workers as often as the policy allows."""
+    """The job must not start again: it crashed its workers as often as the policy allows."""
 
     crashes: tuple[Crash, ...]
 
 
 def format_records(crashes: Sequence[Crash]) -> str:
-    """Return the crashes as JSON, in the form that a report carries."""
+    """Return the crashes as JSON, as in a report."""
     return json.dumps([asdict(crash) for crash in crashes])
 
 
 class RunAlone(Ignore):  # type: ignore[misc]
-    """Raised for `Alone`: the main process starts the job again when nothing else runs. Nothing is acknowledged."""
+    """Exception for `Alone`: the main process restarts the job when no other job runs. Nothing is acknowledged."""
 
     def __init__(self, deaths: int = 1) -> None:
-        super().__init__(deaths)  # so that it can be pickled
+        super().__init__(deaths)  # for pickling
         self.deaths = deaths
 
 
 class AtStart:
-    """Made once in a worker's main process, before the pool is forked; used there and in the pool's children."""
+    """Client of the counts.
+
+    Created in a worker's main process before the pool forks; used there and in the children.
+    """
 
     def __init__(self, calls: Calls, source: str, boot: str, worker: str, host: str) -> None:
         self._calls = calls
@@ -160,20 +163,21 @@ class AtStart:
         self._boots = keys.boots(source)
         self._key = keys.boot(source, boot)
         self._uncounted = Tally()
-        # Crashes that the store has not heard of.
+        # Crashes not yet reported to the store.
         self._untold: deque[tuple[list[str], list[str | int]]] = deque(maxlen=1000)
-        self.overrun = 0  # places given to others while this worker, which had not renewed them, still ran their jobs
-        self.live_workers = 1  # of this source, itself included: by the latest answer of the store
-        self._open: Sequence[bytes] = ()  # tokens of which no end was told at the last beat
+        # slots given to other workers while this worker, which had not renewed them, still ran their jobs
+        self.overrun = 0
+        self.live_workers = 1  # of this source, including this worker, by the store's latest answer
+        self._open: Sequence[bytes] = ()  # tokens without a reported end at the last beat
 
     def starting(self, policy: Policy, job: Job) -> Proceed | Wait | Alone | Quarantine:
-        """Return whether the job may start now; if so, it is counted as running."""
+        """Return whether the job may start now. If so, count it as running."""
         poison, rate = policy.poison, policy.rate_limit
         value = _value(policy, job)
         at_once = policy.concurrency.limit if policy.concurrency is not None and value is not None else 0
         if poison is None and rate is None and not at_once:
             return Proceed()
-        self.report_crashes()  # a child has nobody else who would
+        self.report_crashes()  # a child has no other caller for it
         key = keys.crash(self._source, job.name)
         described = {"id": job.id[:255], "task": job.task[:255], "queue": job.queue[:200], "run": job.run, "key": key}
         answer = self._calls.run(
@@ -206,18 +210,19 @@ class AtStart:
 
     @property
     def uncounted(self) -> int:
-        """Jobs that started although a policy counts them, because the store did not answer: of this worker's life."""
+        """Jobs of this worker that started uncounted because the store did not answer."""
         return self._uncounted.total
 
     def ended(self, policy: Policy, job: Job) -> None:
-        """The job ended in order: well, with an error, or to be tried again. What was known against it is forgotten."""
+        """Record an orderly end (success, error or retry), and clear the job's crashes."""
         if policy.poison is not None or policy.concurrency is not None:
             self._calls.notify(END, *self._end(policy, job, self._token()))
 
     def crashed(self, policy: Policy, job: Job, how: str, words: str = "", pid: int | None = None) -> Quarantine | None:
-        """The process that ran the job is no more, or must not count as alive. None: it may come again.
+        """Record that the job's process died or must be treated as dead. Return None if the job may run again.
 
-        `pid` is that process's, where another one reports; 0 where none had taken the job, and it cannot have started.
+        `pid`: the process id if another process reports the crash; 0 if no process had received the job, so it cannot
+        have started.
         """
         names, args = self._end(policy, job, self._token(pid), how, _stored_words(words), pid)
         answer = self._calls.run(END, names, args)
@@ -243,11 +248,13 @@ class AtStart:
         ]
 
     def beat(self, leaving: str = "") -> None:
-        """Report that this worker lives, and keep what its jobs hold. Called every five seconds.
+        """Report that this worker is alive, and renew its jobs' slots. Called every 5 s.
 
-        `leaving`: it was ordered to end, and what it leaves open is no job's crash; `gone`: it has ended.
+        `leaving`: "" or the reason for leaving. A worker ordered to shut down causes no crash of the jobs that it
+        leaves open; `gone`: it has ended.
         """
-        # An end that was lost with its connection, of a process that was then replaced, must hold no place and no job for ever.
+        # The report of an end can be lost with its connection. If that process was then replaced, its token must not
+        # block a slot or a job forever.
         dead = [token for token in self._open if not _lives(token)]
         names = [self._boots, self._key, f"{self._key}:held"]
         answer = self._calls.run(BEAT, names, [self._boot, self._worker, self._host, leaving, *dead])
@@ -255,7 +262,7 @@ class AtStart:
         self.live_workers, self.overrun = max(1, int(live)), int(overrun)
 
     def report_crashes(self) -> None:
-        """Report crashes that the store has not heard of. Called every second."""
+        """Report crashes that the store has not received. Called every second."""
         while self._untold:
             crash = self._untold.popleft()
             if self._calls.run(END, *crash) is None:
@@ -263,13 +270,13 @@ class AtStart:
                 return
 
     def _token(self, pid: int | None = None) -> str:
-        """Names a place in which one job at a time runs."""
+        """Return the name of a slot that runs one job at a time."""
         is_main = threading.current_thread() is threading.main_thread()
         return f"{self._boot}:{pid or os.getpid()}" + ("" if pid or is_main else f":{threading.get_ident()}")
 
 
 def _lives(token: bytes) -> bool:
-    """Return whether the process that a token names is there."""
+    """Return whether the process named by a token exists."""
     try:
         os.kill(int(token.split(b":")[1]), 0)
     except ProcessLookupError:
@@ -280,7 +287,7 @@ def _lives(token: bytes) -> bool:
 
 
 def _value(policy: Policy, job: Job) -> str | None:
-    """Return what the policy counts by, of this job. None: it has none, and is not held up."""
+    """Return the job's value of the policy's concurrency key. None: no such value, so the job is not limited."""
     if policy.concurrency is None:
         return None
     key = policy.concurrency.key
@@ -295,7 +302,7 @@ def _ms(seconds: float) -> int:
 
 
 def _stored_words(words: str) -> str:
-    """Return what is kept of an error's words beside a crash: 200 characters at most, without secrets, as Redis takes them."""
+    """Return an error message for a crash record: redacted, at most 200 characters, encodable for Redis."""
     return redact_text(words[:1_000])[0][:200].encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""The broker as retries need it: its own Redis, or, where it is none that we can use by ourselves, a confirmed publish."""
+"""Broker access for retries: the broker's own Redis, or a confirmed publish if that Redis cannot be used directly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobs_admin.core import amqp, service_url
 from jobs_admin.core.service_url import for_redis_py
 
 PUBLISH_SECONDS = 5.0
-# Older versions of kombu cannot bound the wait for a confirmation.
+# Older versions of kombu do not limit the wait for a confirmation.
 _BOUNDED = {
     name: PUBLISH_SECONDS
     for name in ("timeout", "confirm_timeout")
@@ -32,21 +32,21 @@ class NotPublished(Exception):
 
 
 class BrokenConnection(NotPublished):
-    """As it says, while the message was on its way."""
+    """The connection broke while the message was being sent."""
 
 
 class BrokerAway(NotPublished):
-    """Nothing was sent: there is no connection, and no other message would go either."""
+    """Nothing was sent: there is no connection, so other messages would fail too."""
 
 
 class Unpublishable(NotPublished):
-    """The broker does not take this message. Others may go."""
+    """The broker rejects this message. Others may succeed."""
 
 
 def redis_of(url: str, ssl: Any = None) -> Callable[[float], redis.Redis] | None:
-    """Makes clients of a broker's own Redis, given the seconds that each may wait. None: there is none that we can use.
+    """Return a factory of clients for a broker's own Redis; its argument is the timeout in seconds. None: not usable.
 
-    Sentinels, clusters and lists of servers are left to kombu, which knows which of them leads. `ssl` is Celery's
+    Sentinels, clusters and server lists are left to kombu, which knows the current leader. `ssl` is Celery's
     `broker_use_ssl`.
     """
     scheme, _, rest = url.partition("://")
@@ -62,20 +62,20 @@ def redis_of(url: str, ssl: Any = None) -> Callable[[float], redis.Redis] | None
             socket_timeout=seconds,
             socket_connect_timeout=seconds,
             socket_keepalive=True,
-            # Once more for a connection that the server closed while it was idle; what timed out is not tried again.
+            # One retry for a connection that the server closed while idle; none after a timeout.
             retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
             **options,
         )
 
     try:
-        client(1.0)  # connects to nothing: whether the URL can be read
+        client(1.0)  # does not connect: checks that the URL can be parsed
     except (ValueError, TypeError, service_url.Unreadable):
         return None
     return client
 
 
 class Publisher:
-    """Publishes kept messages on a broker that is not Redis. One thread at a time."""
+    """Publisher of stored messages to a broker other than Redis. One thread at a time."""
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
@@ -85,7 +85,7 @@ class Publisher:
         self._must_arrive: dict[str, bool] = {}
 
     def publish(self, queue: str, message: bytes) -> None:
-        """On the queue itself, whatever exchange it once came through. Raises NotPublished."""
+        """Publish directly to the queue, whatever exchange the message first came through. Raises NotPublished."""
         try:
             if not queue:
                 raise ValueError("it names no queue")
@@ -99,13 +99,14 @@ class Publisher:
             except BrokenConnection:
                 if not is_used:
                     raise
-                # It was idle, and the broker has been restarted since: the message would be half a minute late.
+                # The connection was idle and the broker has restarted since. Without this retry, the message would be
+                # 30 s late.
                 self._send(queue, body, options)
 
     def _send(self, queue: str, body: Any, options: dict[str, Any]) -> None:
         try:
             producer = self._producer or self._open()
-        except Exception as error:  # each transport has errors of its own
+        except Exception as error:  # each transport raises its own errors
             self._close()
             raise BrokerAway(f"the broker cannot be reached ({type(error).__name__})") from error
         connection = self._connection
@@ -126,28 +127,28 @@ class Publisher:
         self._connection = connection
         connection.transport_options = {**(connection.transport_options or {}), "confirm_publish": True}
         self._producer = Producer(connection.channel())  # type: ignore[no-untyped-call]
-        # RabbitMQ alone: a message for a queue that is no more comes back as an error, instead of being dropped.
+        # RabbitMQ only: a message for a deleted queue is returned as an error instead of being dropped.
         self._must_arrive = {"mandatory": True} if connection.transport.driver_type == "amqp" else {}
         return self._producer
 
     def _close(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None
         if connection is not None:
-            with contextlib.suppress(Exception):  # it is broken already
+            with contextlib.suppress(Exception):  # already broken
                 connection.release()
 
 
 def _is_of_connection(connection: Any, error: Exception) -> bool:
-    """Return whether the connection broke. amqp counts what it says of one message, or of its queue, among neither."""
+    """Return whether the connection broke. amqp's errors about one message or queue are not connection errors."""
     return isinstance(error, tuple(connection.connection_errors))
 
 
 def _parts(raw: bytes) -> tuple[Any, dict[str, Any]]:
-    """Body and options of a kept message, as kombu publishes them."""
+    """Return body and options of a stored message, as arguments for kombu's publish."""
     parts = amqp.parts(raw)
     options = dict(parts.properties)
-    for name in ("content_type", "content_encoding"):  # else kombu would encode the body anew
+    for name in ("content_type", "content_encoding"):  # otherwise kombu would encode the body again
         options.setdefault(name, None)
     if (expiration := options.pop("expiration", None)) and str(expiration).isdecimal():
-        options["expiration"] = int(expiration) / 1000  # kombu takes seconds, and writes milliseconds
+        options["expiration"] = int(expiration) / 1000  # kombu takes seconds and writes milliseconds
     return parts.body, {**options, "headers": parts.headers}

@@ -1,6 +1,6 @@
-"""The limit of retries a minute: one bucket for all workers of a source, and for all policies that name it.
+"""Budgets: limits of retries per minute, each shared by all workers of a source and all policies that name it.
 
-Where the store does not answer in time, each worker has a share of it: the budget divided by the workers that live.
+If the store does not answer in time, each worker uses its share: the budget divided by the number of live workers.
 """
 
 from __future__ import annotations
@@ -24,51 +24,54 @@ from jobs_admin.worker.calls import Calls, Script
 from jobs_admin.worker.tally import Tally
 
 SCRIPT = Script((Path(__file__).parent / "budget.lua").read_text())
-EXPIRY_MS = 8 * 86_400_000  # at least, and until it is full again
+EXPIRY_MS = 8 * 86_400_000  # minimum, extended until the bucket is full again
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """The budgets of one source. In any window of W seconds at most burst + per_minute × W / 60 are granted."""
+    """Budgets of one source. Any window of W seconds grants at most burst + per_minute × W / 60 retries."""
 
     calls: Calls
     source: str
 
     def spend(self, name: str, per_minute: float, burst: int) -> bool | None:
-        """Return whether one retry may be made, which is then spent. None: the store did not answer, and nothing is known."""
+        """Spend one retry if the budget allows it, and return whether it did. None: the store did not answer."""
         answer = self.calls.run(SCRIPT, [keys.budget(self.source)], arguments(name, per_minute, burst, spent=1))
         return None if answer is None else bool(answer[0])
 
 
 def arguments(name: str, per_minute: float, burst: int, *, spent: int = 0) -> list[str | int]:
-    """Return what the script is given, also by those who only look (`spent` 0); it answers [granted, left]."""
-    # Rounded up: whole microseconds that are a little too long never grant one too many.
+    """Return the arguments of the script; it answers [granted, left]. `spent` 0: read only."""
+    # Rounded up: a slightly longer interval never grants one retry too many.
     interval = math.ceil(60_000_000 / per_minute) if per_minute > 0 else 0
     return [name, interval, burst, spent, EXPIRY_MS]
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The answer to a retry: whether it may be made, and how long it has to wait for its turn beside what the policy says (seconds)."""
+    """Answer to a retry: whether it is granted, and how many seconds it must wait in addition to the policy's delay."""
 
     is_granted: bool
     wait_s: float = 0.0
-    is_of_share: bool = False  # the store did not answer
+    is_of_share: bool = False  # taken from a share because the store did not answer
 
 
 GRANTED, REFUSED = Grant(True), Grant(False)
-LONGEST_TURN_S = 3_600.0  # what would have to wait for longer is refused, as what is above the budget is
-_PLACES = 256  # budgets; of more, some share a place, and are the slower for it
-_PLACE = struct.Struct("=8sd")  # the budget, and when its share will be full again (monotonic)
+LONGEST_TURN_S = 3_600.0  # a retry with a longer wait is refused, as is one above the budget
+_PLACES = 256  # budgets; beyond this number some share a slot, which slows them down
+_PLACE = struct.Struct("=8sd")  # the budget, and when its share is full again (monotonic)
 _LOCK_S = 0.02
 
 
 class Shares:
-    """One worker's share of each budget, while the store does not answer. Made before the pool is forked, shared by its children.
+    """One worker's shares of the budgets, used while the store does not answer.
 
-    The share of a budget is its rate and its burst divided by the workers that live. Unlike the budget it refuses nothing that
-    can have its turn within an hour: no job is dead because our store is slow. In any window of W seconds all workers together
-    make at most burst + per_minute × W / 60 retries by their shares, and one more each; beside what the store had granted before.
+    Created before the pool forks; shared with its children.
+
+    A share is the budget's rate and burst divided by the number of live workers. Unlike the budget, it refuses no retry
+    whose turn comes within an hour: a slow store makes no job dead. In any window of W seconds, all workers together
+    grant at most burst + per_minute × W / 60 retries from their shares, plus one each, in addition to what the store
+    granted before.
     """
 
     def __init__(self) -> None:
@@ -80,7 +83,7 @@ class Shares:
 
     @property
     def live_workers(self) -> int:
-        """Workers of the source, as the store said last."""
+        """Live workers of the source, by the store's latest answer."""
         return int(struct.unpack_from("=q", self._memory)[0])
 
     @live_workers.setter
@@ -89,11 +92,11 @@ class Shares:
 
     @property
     def granted(self) -> int:
-        """Retries that this worker let be made out of its shares."""
+        """Retries that this worker granted from its shares."""
         return self._tally.total
 
     def take(self, name: str, budget: Budget, now: float | None = None) -> Grant:
-        """Take the next turn. `now` is monotonic, in seconds, the same for all processes of a machine."""
+        """Take the next turn. `now`: monotonic seconds, the same for all processes of a host."""
         if not budget.per_minute:
             return REFUSED
         now = time.monotonic() if now is None else now
@@ -111,7 +114,7 @@ class Shares:
         return Grant(True, wait_s, is_of_share=True)
 
     def _place(self, digest: bytes) -> tuple[int, float]:
-        """Return where in the memory a budget is, and when its share will be full again."""
+        """Return a budget's offset in memory, and when its share is full again."""
         first = int.from_bytes(digest, "big") % _PLACES
         for n in range(_PLACES):
             at = 8 + (first + n) % _PLACES * _PLACE.size
@@ -122,7 +125,10 @@ class Shares:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Wait for some milliseconds at most: a process that is stopped must not hold up others, and then a turn may be taken twice."""
+        """Lock for a few milliseconds at most: a stopped process must not block others.
+
+        On timeout, a turn may be taken twice.
+        """
         ends = time.monotonic() + _LOCK_S
         has_thread = self._threads.acquire(timeout=_LOCK_S)
         has_file = False

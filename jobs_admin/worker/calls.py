@@ -1,7 +1,7 @@
-"""Scripts run in a Redis while a job waits: 100 ms at most for each, and nothing at all while that Redis is away.
+"""Redis scripts run while a job waits: at most 100 ms each, and no calls while that Redis is unavailable.
 
-Used in a pool's children and in the main process alike. A child has no thread of ours that could keep a connection:
-it dials its own when first asked, and the job waits no longer for that than for an answer.
+Used in the main process and in the pool's children. A child has no background thread of ours to maintain a connection,
+so it connects at its first call; the job waits for that no longer than for an answer.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from jobs_admin.core import worker_acl
 from jobs_admin.core.reconnect_delay import ReconnectDelay
 from jobs_admin.worker.line import CALL_TIMEOUT, Line
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 5.0  # between two tries to connect
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 5.0  # between two attempts to connect
 CONNECT_SECONDS = 1.0
 
 logger = logging.getLogger("redrive.worker")
 
 
 class Script:
-    """A Lua script, by its text. It must not answer nil, which means that no answer came."""
+    """A Lua script. It must not return nil, which stands for no answer."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -41,7 +41,7 @@ class _Call:
     script: Script
     keys: Sequence[str]
     args: Sequence[str | bytes | int]
-    unheard: Callable[[], None] | None = None  # called where nobody answered; it may have been done all the same
+    unheard: Callable[[], None] | None = None  # called if there was no answer; the script may have run
 
     def was_unheard(self) -> None:
         if self.unheard is not None:
@@ -57,50 +57,49 @@ class _Call:
 
 
 _NOTHING = Script("")
-_REFUSED = ("NOPERM", "NOAUTH", "WRONGPASS")  # how the store's errors of rights begin
+_REFUSED = ("NOPERM", "NOAUTH", "WRONGPASS")  # prefixes of the store's permission errors
 
 
 class Calls:
-    """One connection a process, shared by its threads. No method raises, but what a signal raises in the midst of it.
+    """One connection per process, shared by its threads.
 
-    After a call that was not answered in time no job waits any more, until a thread has connected again and had a quick
-    answer to a PING.
+    No method raises, except an exception raised by a signal handler.
 
-    A script that is only sent (`notify`) is sent at once, and its answer is read before the next call: a job that has
-    ended waits for nothing.
+    After a call without an answer in time, jobs wait no longer until a thread has reconnected and received a quick
+    answer to PING.
+
+    `notify` sends a script at once, and its answer is read before the next call: a job that has ended does not wait.
     """
 
     def __init__(self, url: str, what_for: str, timeout_s: float = CALL_TIMEOUT) -> None:
         self._timeout_s = timeout_s
         self._url = url
-        self._what_for = what_for  # what is done without while it is away, for the log
+        self._what_for = what_for  # what is unavailable without this Redis, for the log
         self._begin()
 
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._line: Line | None = None
-        self._unread: _Call | None = None  # whose answer is still to be read
-        self._known: set[str] = set()  # names of scripts that were run on this line
+        self._unread: _Call | None = None  # call whose answer is not read yet
+        self._known: set[str] = set()  # SHA-1 of the scripts that were run on this connection
         self._dial: _Dial | None = None
-        self._dial_at = 0.0  # monotonic: not again before
+        self._dial_at = 0.0  # monotonic: no attempt to connect before
         self._pauses = ReconnectDelay(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, least_s=FIRST_PAUSE_SECONDS / 2)
         self._is_logged = False
 
     def connect(self) -> None:
-        """Connect in a process that was just forked, where nothing waits yet. Takes a second at most, and may be in
-        vain.
-        """
+        """Connect in a newly forked process where nothing waits yet. Takes at most a second, and may fail."""
         self._check_process()
         with self._lock:
             self._dialled(time.monotonic() + CONNECT_SECONDS)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            self._begin()  # forked: the connection and the lock are the parent's
+            self._begin()  # forked: connection and lock are the parent's
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any | None:
-        """Return what the script answers; None where the Redis did not within 100 ms, or did not just before."""
+        """Return the script's answer; None if Redis did not answer within 100 ms, or did not shortly before."""
         return self._locked(self._query, _Call(script, keys, args))
 
     def notify(
@@ -110,22 +109,22 @@ class Calls:
         args: Sequence[str | bytes | int],
         unheard: Callable[[], None] | None = None,
     ) -> None:
-        """Run a script whose answer is not needed. It comes before all later calls, or not at all.
+        """Run a script whose answer is not needed. It runs before all later calls, or not at all.
 
-        `unheard` is called where it is not known to have run, at once or when that is found out: by the next call, or
-        `listen`. It must not call anything here.
+        `unheard` is called if the script may not have run: at once, or when the next call or `listen` finds out. It
+        must not call this object.
         """
         call = _Call(script, keys, args, unheard)
         if self._locked(self._send, call) is None:
             call.was_unheard()
 
     def listen(self) -> None:
-        """Find out whether the last `notify` was heard. Waits for 100 ms at most."""
+        """Find out whether the last `notify` was answered. Waits at most 100 ms."""
         if self._unread is not None:
             self._locked(lambda call, deadline: None, _Call(_NOTHING, (), ()))
 
     def _locked(self, act: Callable[[_Call, float], Any], call: _Call) -> Any:
-        """Return what `act` answers, while no other thread has the line; None where there is none."""
+        """Return the result of `act`, with exclusive use of the connection; None without a connection."""
         self._check_process()
         deadline = time.monotonic() + self._timeout_s
         if not self._lock.acquire(timeout=self._timeout_s):
@@ -135,17 +134,17 @@ class Calls:
             return act(call, ready_until) if ready_until else None
         except (redis.RedisError, OSError, ValueError) as error:
             self._went_wrong(error)
-            self._dial = _Dial(self._url)  # for those who ask later; nobody waits for it
+            self._dial = _Dial(self._url)  # for later calls; nothing waits for it
             return None
         except BaseException:
-            # A soft time limit is raised in any line of a child. The answer that is still to come must be nobody else's.
+            # A soft time limit can be raised in any line of a child. No other call may read the pending answer.
             self._hang_up()
             raise
         finally:
             self._lock.release()
 
     def _ready(self, deadline: float) -> float | None:
-        """Until when the line may be used; None where there is none now. Raises as `Line.read`."""
+        """Return the deadline for using the connection; None if there is no connection now. Raises like `Line.read`."""
         self._settle(deadline)
         if self._line is not None and self._line.is_stale():
             self._hang_up()
@@ -154,7 +153,7 @@ class Calls:
                 return None
             deadline = time.monotonic() + self._timeout_s  # the first call of a process may take both
         if self._line is None or deadline - time.monotonic() < self._timeout_s / 2:
-            return None  # spent behind other threads, which says nothing against the store
+            return None  # time was spent waiting for other threads: no sign of a slow store
         return deadline
 
     def _settle(self, deadline: float) -> None:
@@ -164,7 +163,7 @@ class Calls:
         try:
             self._answered(self._line, self._unread, deadline)
             self._unread = None
-        except (redis.ConnectionError, ConnectionError):  # it hung up, and may well be there again
+        except (redis.ConnectionError, ConnectionError):  # the server closed the connection and may accept a new one
             self._hang_up()
 
     def _query(self, call: _Call, deadline: float) -> Any | None:
@@ -179,14 +178,14 @@ class Calls:
 
     def _send(self, call: _Call, deadline: float) -> bool:
         assert self._line is not None
-        # By its name alone it would wait for our next call, where that Redis is new or was started anew: for that of a
-        # process that now idles, perhaps an hour.
+        # Sent by SHA alone to a new or restarted Redis, the script would not run until our next call, which in an idle
+        # process may come an hour later.
         self._line.send(call.by_name if call.script.sha in self._known else call.by_text, deadline)
         self._unread = call
         return True
 
     def _answered(self, line: Line, call: _Call, deadline: float) -> Any:
-        """The answer to a call that was sent. Raises as `Line.read`."""
+        """Return the answer to a sent call. Raises like `Line.read`."""
         try:
             answer = line.read(deadline)
         except redis.ResponseError as error:
@@ -197,7 +196,7 @@ class Calls:
         return answer
 
     def _dialled(self, deadline: float) -> bool:
-        """Return whether there is a line now. Only the thread that begins to dial waits for it."""
+        """Return whether there is a connection now. Only the thread that starts connecting waits for it."""
         if self._line is not None:
             return True
         dial = self._dial
@@ -239,7 +238,10 @@ class Calls:
 
 
 def _refusal(url: str, error: Exception) -> str:
-    """Return that the store refuses this user, and what to run; "" where the error is another. Holds no password."""
+    """Return a message that the store refuses this user, with the command to run; "" for other errors.
+
+    Contains no password.
+    """
     text = str(error)[:200].rstrip(".")
     if not isinstance(error, redis.AuthenticationError) and not text.startswith(_REFUSED):
         return ""
@@ -254,7 +256,7 @@ def _refusal(url: str, error: Exception) -> str:
 
 
 class _Dial(threading.Thread):
-    """Connects in a thread of its own: a name may take seconds to be resolved, and no job waits for it."""
+    """Connects in its own thread: name resolution may take seconds, and no job waits for it."""
 
     def __init__(self, url: str) -> None:
         super().__init__(name="redrive-dial", daemon=True)

@@ -1,8 +1,10 @@
-"""One line in a Celery app: `install(app, source="shop")`. Failures are recorded; retries are as policies say, if any do.
+"""Setup in one line of a Celery app: `install(app, source="shop")`.
 
-`install` only leaves a note in the app. What it asks for is done when a worker starts from that app: nothing is
-imported, connected or changed in a producer, in beat or in a web process. It never raises into the app: what
-cannot be done is said in the log, and the worker starts without the guard.
+Failures are recorded; retries follow published policies, if any.
+
+`install` only stores its arguments in the app. The guard is set up when a worker starts from that app: in a producer,
+beat or a web process nothing is imported, connected or changed. It never raises into the app: a problem is logged, and
+the worker starts without the guard.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from jobs_admin.worker.raw_message import Refused
     from jobs_admin.worker.store import Store
 
-# Celery's own way to wait for the parts of a chord, on backends that cannot tell: its retries are no trouble.
+# Celery polls the parts of a chord with this task on backends without counters: its retries are no failures.
 WAITING_BY_RETRY = frozenset({"celery.chord_unlock"})
 GREEN_POOLS = ("gevent", "eventlet")
 MODES = ("off", "capture", "observe", "enforce")
@@ -41,7 +43,7 @@ logger = logging.getLogger("redrive.worker")
 
 
 class NotInstalled(Exception):
-    """The guard cannot work here. Nothing was changed; the text says why and what to do."""
+    """The guard cannot work here. Nothing was changed; the message gives the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +70,22 @@ def install(
 ) -> None:
     """Record the failures of this app's workers in Redrive.
 
-    `source` is the name that Redrive knows this app by. The store is `redis_url`, else REDRIVE_REDIS_URL;
-    `redis_url="broker"` uses the broker's own Redis. `tenant` names where a job says whose it is
-    (`kwargs.customer_id`, `args.0.tenant`; of several paths the first that is there). `release` is the deployed
-    version of your code, else REDRIVE_RELEASE. `reconnect_jitter` is the number of seconds over which a fleet that lost its
-    broker comes back to it, and more if that stays away; 0 leaves that to Celery, whose workers come back all at once.
-    `source_key` signs the reports (`manage.py source-key create`), else REDRIVE_SOURCE_KEY or the file REDRIVE_SOURCE_KEY_FILE.
-    How jobs are retried changes where a published policy in mode `enforce` matches a task, and only there; REDRIVE_MODE
-    is a ceiling (`capture`: never). REDRIVE_MODE=off leaves the app as it is.
+    `source`: the app's name in Redrive.
+    `redis_url`: the store, else REDRIVE_REDIS_URL; "broker" uses the broker's own Redis.
+    `tenant`: where a job's arguments contain its tenant (`kwargs.customer_id`, `args.0.tenant`; the first path found).
+    `release`: the deployed version of your code, else REDRIVE_RELEASE.
+    `reconnect_jitter`: seconds over which a fleet that lost its broker reconnects, longer if the broker stays away; 0
+    leaves that to Celery, whose workers all reconnect at once.
+    `source_key`: signs the reports (`manage.py source-key create`), else REDRIVE_SOURCE_KEY or the file
+    REDRIVE_SOURCE_KEY_FILE.
+
+    Retries change only where a published policy in mode `enforce` matches a task. REDRIVE_MODE is a ceiling (`capture`:
+    never). REDRIVE_MODE=off leaves the app unchanged.
     """
     try:
         _leave_note(app, source, redis_url, tenant, release, reconnect_jitter, source_key)
-    except Exception:  # the border: an app's attributes, and objects of others that are looked at, may be of any kind
+    # never raise into the app: its attributes, and objects of other code read here, may be of any type
+    except Exception:
         logger.exception("Redrive's guard is not installed.")
 
 
@@ -93,7 +99,7 @@ def _leave_note(
     source_key: str | None,
 ) -> None:
     if getattr(app, "redrive_wish", None) is not None:
-        return  # a module imported twice, or a second line: the first one holds
+        return  # a module imported twice, or a second call: the first one counts
     if _has_begun(app):
         logger.warning(
             "Redrive's guard is not installed: install() was called when the worker had begun already. Nothing was changed; "
@@ -106,23 +112,26 @@ def _leave_note(
 
 
 def _has_begun(app: Any) -> bool:
-    """Return whether a worker of this app has put together what it consists of: nothing is added to it then. Also in its children."""
+    """Return whether a worker of this app has built its steps, after which none can be added.
+
+    Also true in its children.
+    """
     if not getattr(app, "use_fast_trace_task", False):
-        return False  # no worker begins in this process: a look at a number
+        return False  # no worker starts in this process: a cheap check
     consumer = sys.modules.get("celery.worker.consumer.consumer")
-    # By its type, not by isinstance: that asks each lazy object of the app for its `__class__`, which is code of others.
+    # By type, not isinstance: that reads `__class__` of each lazy object of the app, which runs other code.
     return consumer is not None and any(
         issubclass(type(one), consumer.Consumer) and one.app is app for one in gc.get_objects()
     )
 
 
 def is_supported(version: str) -> bool:
-    """Return whether the guard may be put into this version of Celery."""
+    """Return whether the guard supports this version of Celery."""
     return OLDEST <= _series(version) <= LATEST
 
 
 def _series(version: str) -> tuple[int, int]:
-    """5.7.1 as (5, 7); (0, 0) for what is no version."""
+    """Return 5.7.1 as (5, 7); (0, 0) for anything but a version."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -132,10 +141,10 @@ def _list_versions(versions: Iterable[tuple[int, int]]) -> str:
 
 
 class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Made by a worker's consumer, before it connects; started when the pool has been forked."""
+    """Consumer step: created before the consumer connects, started after the pool has forked."""
 
     label = "Redrive"
-    requires = ("celery.worker.consumer.tasks:Tasks",)  # whose channel there is then, with nothing read from it yet
+    requires = ("celery.worker.consumer.tasks:Tasks",)  # its channel exists by then, and nothing has been read from it
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
@@ -147,7 +156,7 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
                 self.elements_refused = _wrap_hooks(parent, self.heartbeat.guard)
         except NotInstalled as reason:
             logger.warning("Redrive's guard is not installed: %s", reason)
-        except Exception:  # the border: whatever we did not think of must not keep a worker from starting
+        except Exception:  # no error of ours may keep a worker from starting
             logger.exception("Redrive's guard is not installed.")
 
     def start(self, parent: Any) -> None:
@@ -163,7 +172,7 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
                 heartbeat.pausing.connected()
             keep_elements(parent.task_consumer.channel, self.elements_refused)
             keep_bodies(parent.task_consumer.channel)
-        except Exception:  # the border: reports are still made, with the message written anew
+        except Exception:  # reports are still made, from a re-encoded message
             heartbeat.guard.broken += 1
             logger.exception("Redrive's guard cannot keep the broker's own bytes.")
         controller = parent.controller
@@ -172,7 +181,7 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
             if sender is controller:
                 heartbeat.stop()
 
-        # The consumer stops before the pool has finished its jobs; their reports are still to come then.
+        # The consumer stops before the pool has finished its jobs, whose reports are still to come.
         signals.worker_shutdown.connect(stop, weak=False, dispatch_uid=f"redrive-{id(heartbeat)}")
         signals.worker_shutting_down.connect(
             heartbeat.note_leaving, weak=False, dispatch_uid=f"redrive-leaving-{id(heartbeat)}"
@@ -180,14 +189,14 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
         heartbeat.start()
 
     def stop(self, parent: Any) -> None:
-        """The consumer stops at each lost connection; the guard ends with the worker."""
+        """Do nothing: the consumer stops at each lost connection, but the guard ends with the worker."""
 
     terminate = stop
 
 
 def _attach(consumer: Any) -> Heartbeat | None:
-    """Put the guard in front of every task's request class. Connects to nothing yet."""
-    # In one function: each part is made of those before it, and what cannot be refused later is refused first.
+    """Wrap the request class of every task. Does not connect yet."""
+    # In one function: each part needs the parts before it, and checks that can fail come first.
     app = consumer.app
     wish: Wish = app.redrive_wish
     mode = _mode()
@@ -210,7 +219,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
             f"the pool {pool} is not supported: its threads are patched, and a report could wait for the jobs that it is of. "
             "Use the pool prefork, threads or solo."
         )
-    # Imported here: a producer that calls `install` does not pay for them.
+    # Imported here so that a producer that calls `install` does not load them.
     from jobs_admin.worker import reconnecting
     from jobs_admin.worker.at_start import AtStart
     from jobs_admin.worker.calls import Calls
@@ -227,6 +236,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
     from jobs_admin.worker.queues import Queues, bound_in
     from jobs_admin.worker.report import Origin
     from jobs_admin.worker.sealing import VARIABLE, BadPublicKey, id_of, sealer
+    from jobs_admin.worker.sentry import begin_job, keep_event
 
     if not reconnecting.is_jitter(wish.reconnect_jitter):
         raise NotInstalled(f"reconnect_jitter={wish.reconnect_jitter!r} is not a number of seconds from 0 to 300.")
@@ -243,7 +253,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
     try:
         public_key = os.environ.get(VARIABLE, "")
         seal = sealer(public_key)
-    except BadPublicKey as error:  # and not in clear instead
+    except BadPublicKey as error:  # rather than storing plain text
         raise NotInstalled(f"{error}.") from error
     origin = Origin(wish.source, release, wish.tenant, queues, seal, id_of(public_key), _source_key(wish))
     guard = Guard(origin, _store(url, wish), gate)
@@ -256,15 +266,24 @@ def _attach(consumer: Any) -> Heartbeat | None:
         policing = Policing(app, origin, guard.store, url, mode, at_start, calls)
         policing.wrap(tasks)
         guard.acting = policing.acting
-        # A connection of its own: a long message must not hold up what starts are counted by.
+        # A separate connection: a long message must not delay the counts at a job's start.
         keeping = Calls(url, "keeping jobs that are acknowledged before they run")
         guard.ledger = Ledger(keeping, policing.policies.in_force(), origin, boot, guard.store.stream_bytes)
         signals.worker_process_init.connect(
             policing.begin_child, weak=False, dispatch_uid=f"redrive-child-{id(policing)}"
         )
-    later = policing.later if policing else None
-    guard.pausing = pausing_of(consumer, queues, wish.source, guard.store.spool.directory, later, lambda: client(url))
+    later, breakers = (policing.later, policing.breakers) if policing else (None, None)
+    guard.breakers = breakers
+    guard.pausing = pausing_of(
+        consumer, queues, wish.source, guard.store.spool.directory, later, breakers, lambda: client(url)
+    )
+    if policing is not None:
+        policing.acting.keep, guard.pausing.forget = guard.pausing.keep, guard.let_go
     signals.task_failure.connect(keep_raised, weak=False, dispatch_uid="redrive-raised")
+    signals.task_prerun.connect(begin_job, weak=False, dispatch_uid="redrive-before")
+    signals.task_failure.connect(keep_event, weak=False, dispatch_uid="redrive-event")
+    # sentry-sdk's own receiver sends a check-in, which would become the last event.
+    signals.task_failure.receivers.sort(key=lambda one: one[1] is not keep_event)
     if wish.reconnect_jitter:
         reconnecting.spread_reconnects(consumer, float(wish.reconnect_jitter), lambda: guard.is_silenced)
     logger.info("Redrive's guard records the failures of %d tasks as source %s (%s).", len(tasks), wish.source, mode)
@@ -291,7 +310,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
 
 
 def _wrap_hooks(consumer: Any, guard: Guard) -> Refused:
-    """Put the guard in front of what Celery does with messages that never become a job."""
+    """Wrap Celery's hooks for messages that never become a job."""
     from jobs_admin.worker.consuming import Consuming
 
     consuming = Consuming(guard, consumer, consumer.hostname)
@@ -307,7 +326,7 @@ def _guard_tasks(app: Any, guard: Any) -> list[Any]:
         if task.name in WAITING_BY_RETRY:
             continue
         try:
-            # On the task, not on a class of Celery: other apps in this process stay as they are.
+            # Set on the task, not on a class of Celery: other apps in this process stay unchanged.
             task.Request = guarded(symbol_by_name(task.Request), guard)
             tasks.append(task)
         except (NotARequest, ImportError, AttributeError) as error:
@@ -316,7 +335,7 @@ def _guard_tasks(app: Any, guard: Any) -> list[Any]:
 
 
 def _forks(consumer: Any) -> bool:
-    """Return whether the pool's children have what stands around the tasks here."""
+    """Return whether the pool's children inherit the wrappers of the tasks."""
     if getattr(consumer.pool, "forking_enable", True):
         return True
     logger.warning("Redrive's retry policies need a pool that forks (worker_pool_start_method): none is in force here.")
@@ -324,25 +343,28 @@ def _forks(consumer: Any) -> bool:
 
 
 def _mode() -> str:
-    """The highest rung that a policy may reach in this worker: without the word, what the policy itself says."""
+    """Return the highest mode that a policy may have in this worker; without REDRIVE_MODE, the policy's own."""
     mode = os.environ.get("REDRIVE_MODE", "").strip().lower() or "enforce"
     if mode not in MODES:
-        # Someone meant to hold the guard back and mistyped: the most careful reading of that is `off`.
+        # A mistyped mode was meant to restrict the guard, so the safest reading is `off`.
         raise NotInstalled(f"REDRIVE_MODE={mode!r} is none of {', '.join(MODES)}.")
     return mode
 
 
 def _store(url: str, wish: Wish) -> Store:
-    from jobs_admin.worker.spool import MAX_BYTES, Spool, directory_for
+    from jobs_admin.worker.spool import MAX_BYTES, Spool, directory_for, former_directory
     from jobs_admin.worker.store import STREAM_BYTES, Store
 
+    configured = os.environ.get("REDRIVE_SPOOL", "")
     spool = Spool(
-        directory_for(wish.source, os.environ.get("REDRIVE_SPOOL", "")),
+        directory_for(wish.source, configured, url),
         _megabytes("REDRIVE_SPOOL_MB", MAX_BYTES),
+        former_directory(wish.source, configured),
     )
+    spool.take_over_former()
     try:
         return Store(url, wish.source, spool, _megabytes("REDRIVE_STREAM_MB", STREAM_BYTES))
-    except ValueError as error:  # says the scheme, never the URL
+    except ValueError as error:  # names the scheme, never the URL
         raise NotInstalled(f"the store's URL cannot be used: {error}") from error
 
 
@@ -362,7 +384,7 @@ def _store_url(app: Any, wish: Wish) -> str:
 
 
 def _source_key(wish: Wish) -> SigningKey | None:
-    """The key that signs reports; None where none is given."""
+    """Return the key that signs reports; None if none is configured."""
     from jobs_admin.core.report_signature import BadSourceKey, SigningKey
 
     text = wish.source_key or os.environ.get("REDRIVE_SOURCE_KEY", "") or _from_file("REDRIVE_SOURCE_KEY_FILE")
@@ -370,7 +392,7 @@ def _source_key(wish: Wish) -> SigningKey | None:
         return None
     try:
         key = SigningKey.parse(text)
-    except BadSourceKey as error:  # and not unsigned instead
+    except BadSourceKey as error:  # rather than sending unsigned reports
         raise NotInstalled(f"REDRIVE_SOURCE_KEY cannot be used: {error}.") from error
     if key.source != wish.source:
         raise NotInstalled(
@@ -400,8 +422,8 @@ def _megabytes(name: str, otherwise: int) -> int:
 
 
 def _transport(app: Any) -> str:
-    """Return what kombu calls the kind of the broker; "" for one that it does not know. Connects to nothing."""
+    """Return kombu's name of the broker type; "" if unknown. Does not connect."""
     try:
         return str(app.connection_for_read().transport.driver_type)
-    except Exception:  # a transport of the app's own, that cannot even be made: the worker will say so itself
+    except Exception:  # a transport of the app that cannot be created: the worker reports it
         return ""

@@ -1,7 +1,7 @@
-"""The retry configuration of a live app, reported so that a fleet of the same app sends it once.
+"""Retry configuration of a live app, reported once per fleet of the same app.
 
-Read from the running app, not from its settings: annotations, options of the decorator and the worker's command line
-are in it, and where two differ, the one that Celery heeds. No addresses, no arguments, no texts of the code.
+Read from the running app, not from its settings file, so it includes annotations, decorator options and the worker's
+command line; where they differ, the value that Celery uses. Contains no addresses, arguments or strings of the code.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ logger = logging.getLogger("redrive.worker")
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationReport:
-    """`digest` travels with each heartbeat, `text` only where the store has none of that digest."""
+    """`digest` is sent with each heartbeat, `text` only if the store does not have that digest."""
 
     digest: str
     text: str
 
 
 def build_report(found: Configuration) -> ConfigurationReport:
-    """As many tasks as fit, those that are retried first; the rest is counted."""
+    """Return a report with as many tasks as fit, those with retries first, and the number of the rest."""
     text = document(found)
     while len(text) > MOST_BYTES and found.tasks:
         fewer = found.tasks[: len(found.tasks) // 2]
@@ -60,7 +60,10 @@ def build_report(found: Configuration) -> ConfigurationReport:
 
 
 def configuration(app: Any, source: str, controller: Any = None) -> Configuration:
-    """Return what the app has now. `controller` is the running worker, whose command line may overrule the app."""
+    """Return the app's current configuration.
+
+    `controller`: the running worker, whose command line may override the app.
+    """
     queues = tuple(_queues(app))
     tasks, left_out = [], 0
     for name in sorted(app.tasks):
@@ -68,7 +71,7 @@ def configuration(app: Any, source: str, controller: Any = None) -> Configuratio
             continue
         try:
             tasks.append(_task(app, app.tasks[name], controller))
-        except Exception:  # one odd task must not hide the others
+        except Exception:  # one unreadable task must not hide the others
             left_out += 1
             logger.debug("Redrive cannot read the configuration of %s.", name, exc_info=True)
     tasks.sort(key=lambda task: not (task.autoretry_for or task.calls or task.is_unread))
@@ -94,12 +97,12 @@ def _app(app: Any, controller: Any) -> App:
 
 
 def _broker(app: Any) -> tuple[str, float | None]:
-    """(transport, visibility timeout). Makes a connection's object, and connects to nothing."""
+    """Return (transport, visibility timeout). Creates a connection object but does not connect."""
     connection = app.connection_for_read()
     channel = getattr(connection.transport, "Channel", None)
     configured = connection.transport_options.get("visibility_timeout")
     usual = getattr(channel, "visibility_timeout", None)
-    if isinstance(usual, property):  # SQS works it out of this
+    if isinstance(usual, property):  # SQS computes it from this one
         usual = getattr(channel, "default_visibility_timeout", None)
     has_one = usual is not None
     return str(connection.transport.driver_type), _seconds(
@@ -108,7 +111,7 @@ def _broker(app: Any) -> tuple[str, float | None]:
 
 
 def _mark(app: Any) -> str:
-    """A hash of where the broker is. A loopback address is another broker on every host."""
+    """Return a hash of the broker's location. A loopback address is a different broker on every host."""
     there = app.connection_for_read()
     host = str(there.hostname or "")
     if host in _LOOPBACK or host.startswith("/"):
@@ -136,7 +139,7 @@ def _queues(app: Any) -> Iterator[Queue]:
             is_durable=bool(known[name].durable),
             kind=str(arguments[name].get("x-queue-type") or "classic"),
             delivery_limit=limit if isinstance(limit, int) and limit > 0 else None,
-            # celery/app/base.py: where any queue is a quorum queue, and this one's exchange can pass delays on.
+            # As in celery/app/base.py: some queue is a quorum queue, and this queue's exchange can route delays.
             delays_at_broker=has_quorum and getattr(known[name].exchange, "type", "") != "direct",
         )
 
@@ -172,13 +175,13 @@ def _task(app: Any, task: Any, controller: Any) -> Task:
 
 
 def _function(task: Any) -> Any:
-    """The task's own code, under Celery's wrapper for autoretry and ours for policies."""
+    """Return the task's own function, without Celery's autoretry wrapper and ours for policies."""
     inner = inspect.unwrap(task.run)
     return getattr(inner, "__func__", inner)
 
 
 def _signature(task: Any) -> str | None:
-    """Without `self`. Of a decorator of the user's own that of its wrapper, which may add arguments to those of a caller."""
+    """Return the signature without `self`. For a custom decorator, that of its wrapper, which may add arguments."""
     run = getattr(task, "_orig_run", None) or task.run
     run = getattr(run, AROUND, run)
     try:
@@ -188,7 +191,9 @@ def _signature(task: Any) -> str | None:
 
 
 def _autoretry(task: Any) -> dict[str, Any] | None:
-    """Return what Celery's wrapper holds: an option of the decorator beats an annotation there, though the task shows the latter."""
+    """Return the options in Celery's wrapper: there a decorator option overrides an annotation, although the task shows
+    the annotation.
+    """
     layer = task.run
     for _ in range(10):
         layer = getattr(layer, "__func__", layer)
@@ -203,7 +208,7 @@ def _autoretry(task: Any) -> dict[str, Any] | None:
 
 def _of_autoretry(native: Mapping[str, Any]) -> dict[str, Any]:
     kwargs = native["retry_kwargs"]
-    most = kwargs.get("max_retries")  # None there means: as the task says
+    most = kwargs.get("max_retries")  # None here: the task's own value
     return {
         "autoretry_for": _classes(native["autoretry_for"]),
         "dont_autoretry_for": _classes(native["dont_autoretry_for"]),
@@ -216,7 +221,7 @@ def _of_autoretry(native: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_idle_backoff(task: Any) -> dict[str, Any]:
-    """Set for this very task; a base class that has it for its other tasks is no mistake."""
+    """Only if set on this very task; on a base class it may be meant for its other tasks."""
     factor = vars(type(task)).get("retry_backoff")
     return {"retry_backoff": float(factor), "idle_backoff": True} if isinstance(factor, int | float) and factor else {}
 
@@ -227,7 +232,7 @@ def _classes(named: Any) -> tuple[str, ...]:
 
 
 def _queue_of(app: Any, task: Any) -> str:
-    """By the task's own option, else by tables of routes, else the default; "" where code of the app decides."""
+    """Return the queue by the task's option, route tables or the default; "" if the app's code decides."""
     named = getattr(task, "queue", None)
     if named is None:
         for route in app.amqp.router.routes:
@@ -236,7 +241,7 @@ def _queue_of(app: Any, task: Any) -> str:
             if hit := route(task.name):
                 named = hit.get("queue")
                 if named is None:
-                    return ""  # by exchange and routing key
+                    return ""  # routed by exchange and routing key
                 break
         else:
             named = app.conf.task_default_queue
@@ -249,7 +254,7 @@ def _limit(app: Any, task: Any, controller: Any, name: str) -> float | None:
 
 
 def _seconds(value: Any) -> float | None:
-    """Seconds of a number, a text that is one, or a length of time; None for whatever else it is (a date)."""
+    """Return a number, numeric string or timedelta in seconds; None for anything else, such as a date."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool):
@@ -260,21 +265,21 @@ def _seconds(value: Any) -> float | None:
         return None
 
 
-# Calls of `self.retry(…)` in a task's own code, and the waits that they ask for: read from its source, nothing is run.
+# Calls of `self.retry(…)` in a task's own function, with the delays they request: read from source; nothing is run.
 
 MOST_CALLS = 20
 _LONGEST = 300  # characters of an expression
 _LONGEST_LIST = 50
-_DEEPEST = 5  # names that stand for names
+_DEEPEST = 5  # depth of names that refer to names
 _POSITIONS = ("args", "kwargs", "exc", "throw", "eta", "countdown", "max_retries")  # of Task.retry
 _REPORTED = ("exc", "countdown", "eta", "max_retries")
 _CELERYS = {"current_task"}
 
 
 def retry_calls(function: Callable[..., Any], settings: Mapping[str, Any]) -> tuple[tuple[RetryCall, ...], bool]:
-    """The calls in the function, and whether it makes some that cannot be read, for want of its source.
+    """Return the calls in the function, and whether it makes calls that cannot be read because its source is missing.
 
-    `settings` are the task's own values (`default_retry_delay` …), for expressions such as `self.default_retry_delay * 2`.
+    `settings`: the task's own values (`default_retry_delay` …), for expressions such as `self.default_retry_delay * 2`.
     """
     if not isinstance(function, FunctionType) or not calls_retry(function.__code__):
         return (), False
@@ -287,7 +292,7 @@ def retry_calls(function: Callable[..., Any], settings: Mapping[str, Any]) -> tu
 
 
 def calls_retry(code: CodeType) -> bool:
-    """Return whether anything named `retry` is asked for, in the code or a function within: most tasks are through with that."""
+    """Return whether the code or a nested function uses the name `retry`. Most tasks are done with this check."""
     return "retry" in code.co_names or any(calls_retry(c) for c in code.co_consts if isinstance(c, CodeType))
 
 
@@ -322,7 +327,7 @@ class _Reader:
         )
 
     def _text(self, node: ast.expr) -> str:
-        """The expression with constants of the module, and what is assigned once, in their places."""
+        """Return the expression with module constants and single assignments substituted."""
         return ast.unparse(_without_texts(self._filled(node, 0)))[:_LONGEST]
 
     def _filled(self, node: ast.expr, depth: int) -> ast.expr:
@@ -347,7 +352,7 @@ class _Reader:
 
 
 def _assigned(tree: ast.AST) -> dict[str, ast.expr | None]:
-    """Local names: to the expression of the only assignment, to None where there are several, or another kind."""
+    """Return local names -> expression of their only assignment; None for several, or for other kinds of assignment."""
     found: dict[str, ast.expr | None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -364,7 +369,7 @@ def _assigned(tree: ast.AST) -> dict[str, ast.expr | None]:
 
 
 def _constant(value: Any) -> ast.expr | None:
-    """A number, or a list of numbers, as it would be written; None for whatever else it is."""
+    """Return a number or a list of numbers as an expression; None for anything else."""
     if type(value) in (int, float):
         return ast.parse(repr(value), mode="eval").body
     if type(value) in (list, tuple) and len(value) <= _LONGEST_LIST and all(type(one) in (int, float) for one in value):
@@ -373,7 +378,7 @@ def _constant(value: Any) -> ast.expr | None:
 
 
 def _quoted(node: ast.Call, reported: Mapping[str, ast.expr], is_hidden: bool) -> str:
-    """The call as it is written: without arguments of the job, and without texts, which may be secrets."""
+    """Return the call as source text, without the job's arguments and without strings, which may be secrets."""
     parts = [f"{name}={ast.unparse(_without_texts(value))}" for name, value in reported.items()]
     if is_hidden:
         parts.append("…")
@@ -394,9 +399,7 @@ def _without_texts(node: ast.expr) -> ast.expr:
 
 
 def _is_plain(given: Mapping[str, ast.expr]) -> bool:
-    """Return whether the call is no more than a retry, as `worker/retrying.py` decides while the task runs; all else
-    stays Celery's.
-    """
+    """Return whether the call is a plain retry by the criteria of `worker/retrying.py`; other calls stay Celery's."""
     throws = given.get("throw")
     more = {name for name, value in given.items() if name not in _REPORTED and name != "throw" and not _is_none(value)}
     return not more and (throws is None or (isinstance(throws, ast.Constant) and bool(throws.value)))
@@ -406,17 +409,17 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-# Clients that a task's code uses and that try again by themselves: looked at, never called. Followed are names of the
-# module that the code mentions, and functions of the same package among them. A client that is made while the job
-# runs, or that another library hides, is not found.
+# Client libraries with their own retries, found in a task's code: read, never called.
+# The search follows module names that the code mentions, and functions of the same package among them. Clients created
+# while the job runs, or hidden by another library, are not found.
 
 MOST_CLIENTS = 10
-_MOST_FUNCTIONS = 100  # looked through for one task
+_MOST_FUNCTIONS = 100  # searched per task
 _MOST_ATTEMPTS = 1_000
 
 
 def client_retries(function: Callable[..., Any]) -> tuple[ClientRetries, ...]:
-    """Return what is found from the function on, by the names that the code uses, each once."""
+    """Return the clients found from this function by name, each once."""
     if not isinstance(function, FunctionType):
         return ()
     package = function.__module__.partition(".")[0] if function.__module__ else ""
@@ -448,7 +451,7 @@ def _is_of(function: FunctionType, package: str) -> bool:
 
 
 def _attempts(value: Any) -> Iterator[tuple[str, int]]:
-    """(library, attempts in all) of one object, by what its class is called: no library is imported for it."""
+    """Yield (library, total attempts) of one object, by class name: no library is imported."""
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(value).__mro__}
     if "urllib3.util.retry.Retry" in names:
         yield from _bounded("urllib3", _at(value, "total"), 1)
@@ -467,7 +470,7 @@ def _attempts(value: Any) -> Iterator[tuple[str, int]]:
 
 
 def _at(value: Any, name: str) -> Any:
-    """Return what an object or a dict holds under the name, and nothing that would have to be worked out."""
+    """Return a stored attribute or dict value; computed attributes are not evaluated."""
     if isinstance(value, dict):
         return value.get(name)
     attributes = getattr(value, "__dict__", None)
@@ -480,7 +483,7 @@ def _bounded(library: str, number: Any, first: int) -> Iterator[tuple[str, int]]
 
 
 if __name__ == "__main__":
-    # For an app without a worker: `python -m jobs_admin.worker.configuration proj.celery:app` prints what one would tell.
+    # For an app without a worker: `python -m jobs_admin.worker.configuration proj.celery:app` prints its report.
     import sys
 
     from celery.app.utils import find_app

@@ -1,8 +1,7 @@
-"""Messages that never become a job: of an unknown task, in a form or a content that is not accepted, garbage.
+"""Reports of messages that never become a job: unknown task, unaccepted format or content, garbage.
 
-Celery logs such a message and forgets it; some of them end the worker. Its hooks are wrapped on the consumer of this
-very worker, so that a consumer class of the user's own still runs: the message is reported first, then Celery goes on
-as ever.
+Celery logs and drops such a message; some end the worker. The hooks of this worker's consumer are wrapped, so a custom
+consumer class still works: the message is reported first, then Celery's own hook runs.
 """
 
 from __future__ import annotations
@@ -25,16 +24,17 @@ from jobs_admin.worker.unread import (
     words_of,
 )
 
-_REPORTED = "redrive_told"  # on a message: Celery may break on one that it has just been asked to forget
+# attribute of a message that was reported: Celery may fail on a message that it has just dropped
+_REPORTED = "redrive_told"
 _MOST_SHOWN = 200
-# What comes of reading a value of another shape. Not of a connection, a pool, or a lack of memory.
+# Errors from reading a value of an unexpected type. Errors of connections, pools and memory are not among them.
 _OF_A_SHAPE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 logger = logging.getLogger("redrive.worker")
 
 
 class Consuming:
-    """In front of one worker's consumer. Nothing here raises into it."""
+    """Wrapper of one worker's consumer. Never raises into it."""
 
     def __init__(self, guard: Guard, consumer: Any, worker: str) -> None:
         self._guard = guard
@@ -42,7 +42,9 @@ class Consuming:
         self._worker = worker
 
     def wrap(self) -> None:
-        """Before the consumer connects: it hands these on then, and looks at them no more."""
+        """Wrap the hooks. Call it before the consumer connects: it passes the hooks on then and does not read them
+        again.
+        """
         for name, report in (
             ("on_unknown_task", self._unknown_task),
             ("on_invalid_task", self._invalid),
@@ -57,7 +59,8 @@ class Consuming:
 
         self._consumer.create_task_handler = created
 
-    # -- as Celery calls them -----------------------------------------------------------------------------------------
+    # -- hooks that Celery calls
+    # -----------------------------------------------------------------------------------------
 
     def _unknown_task(self, body: Any, message: Any, exc: Any) -> None:
         def words() -> tuple[str, str]:
@@ -93,10 +96,11 @@ class Consuming:
 
         self._guard.message_ended(lambda: queue_of(message, origin), build_report)
 
-    # -- what would end the worker ------------------------------------------------------------------------------------
+    # -- errors that would end the worker
+    # --------------------------------------------------------------------------------
 
     def _surviving(self, on_task_received: Any) -> Any:
-        """Celery's handler of messages; one that it breaks on, by the message's own fault, ends there."""
+        """Wrap Celery's message handler: a message that breaks it by its own fault is reported and rejected."""
 
         def on_message(message: Any) -> Any:
             try:
@@ -118,10 +122,10 @@ class Consuming:
         return True
 
     def element_refused(self, element: bytes, payload: Any, queue: str, error: Exception) -> bool:
-        """Report an element of a list in Redis that is no message, and that is in no queue any more."""
+        """Report an element of a Redis list that is no message and is no longer in a queue."""
         if self._guard.is_silenced:
             return False
-        # A body in a broken encoding, or no JSON at all: else it is another program's.
+        # A body in a broken encoding, or no JSON. Other elements belong to another program.
         kind = "undecodable" if isinstance(error, ValueError | RecursionError) else "unknown_format"
 
         def build_report() -> Envelope:
@@ -147,7 +151,7 @@ def _content(message: Any) -> str:
 
 
 def _lacking(payload: Any) -> str:
-    """Return what kombu needs of an element and this one does not have."""
+    """Return what kombu requires of an element and this element lacks."""
     if not isinstance(payload, dict):
         return "It is JSON, but no object."
     properties = payload.get("properties")
@@ -163,14 +167,13 @@ def _lacking(payload: Any) -> str:
     return "Its body cannot be taken out of its encoding."
 
 
-# The check of the shape that Celery takes for granted in a message. Made only for one that Celery has just broken on.
-# Celery checks what a producer of its own can get wrong, and believes the rest: a header of another type, or a body
-# that is no list of three, ends the worker by whatever error comes of it. Nothing is decoded here, but JSON that says
-# it is such.
+# Checks of types that Celery takes for granted in a message, run only after Celery has failed on one.
+# Celery validates what its own producers can get wrong and trusts the rest: a header of another type, or a body that is
+# not a list of three, ends the worker with any error. Nothing is decoded here except bodies declared as JSON.
 
 
 def fault(message: Any, error: Exception) -> str:
-    """Return what is wrong with it, as a sentence; "" where the error cannot be laid to the message."""
+    """Return what is wrong with the message, as a sentence; "" if the message did not cause the error."""
     if not isinstance(error, _OF_A_SHAPE) or isinstance(error, OSError):
         return ""
     headers, body = message.headers, _decoded(message)
@@ -186,7 +189,10 @@ def fault(message: Any, error: Exception) -> str:
 
 
 def limits_fault(limits: Any, is_timed: bool) -> str:
-    """The same of a request's time limits; `is_timed`: whether its pool reckons with them, and would end by a text."""
+    """Return what is wrong with a request's time limits.
+
+    `is_timed`: the pool calculates with them, and a string would end it.
+    """
     if not isinstance(limits, list | tuple) or len(limits) != 2:
         return "Its time limits are no pair."
     if is_timed and any(isinstance(one, str | bytes | list | dict) for one in limits):
@@ -212,7 +218,7 @@ def _decoded(message: Any) -> Any:
     found = getattr(message, "_decoded_cache", None)
     if not found and message.content_type == "application/json":
         try:
-            return message.decode()  # an empty one is not remembered
+            return message.decode()  # an empty cached body is not reused
         except Exception:
             return None
     return found

@@ -1,8 +1,8 @@
-"""The decision over an attempt, and its way from a pool's child to the worker's main process: as text.
-It comes with the result of a job, and as a note: why a job is dead, or what would have been done.
+"""Decision about an attempt, and how it travels as text from a pool's child process to the worker's main process.
 
-Only the child has the error itself, and an error may be one that cannot be pickled. So the child decides, and the main
-process acts: it alone holds the message, and it acknowledges.
+It comes with the job's result, or as a note: why a job is dead, or what would have been done.
+Only the child has the error itself, which may not be picklable, so the child decides. The main process acts: only it
+has the message, and it acknowledges.
 """
 
 from __future__ import annotations
@@ -18,31 +18,38 @@ from typing import Any
 
 from celery.exceptions import Ignore, Retry
 
-AGAIN, DEAD, WAIT, QUARANTINE = "again", "dead", "wait", "quarantine"
-_ACTS = (AGAIN, DEAD, WAIT, QUARANTINE)
+AGAIN, DEAD, WAIT, QUARANTINE, LEFT = "again", "dead", "wait", "quarantine", "left"
+_ACTS = (AGAIN, DEAD, WAIT, QUARANTINE, LEFT)
 _LONGEST_NOTE = 4096  # PIPE_BUF on Linux
 _PIPE_BYTES = 1024**2
-_MOST_UNREAD = 10_000  # of those that nobody asked for: their child died after it wrote
+_MOST_UNREAD = 10_000  # limit of unread notes: their child died after writing them
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    act: str  # again, dead, wait (before its start, without counting an attempt), quarantine
+    act: str  # again, dead, wait (not an attempt), quarantine, left (to the task; only the evidence is used)
     policy: str  # `name@version`
     reason: str = ""
-    delay_s: float = 0.0  # for again and wait
+    delay_s: float = 0.0  # seconds, for again and wait
     max_attempts: int | None = None
-    is_observed: bool = False  # only told: Celery did what it does without us
-    escalate: bool = False  # somebody is to be told that it is dead
-    keeps_wait: bool = False  # the next attempt has to know this wait (a decorrelated backoff)
-    records: str = ""  # of a quarantine: the crashes, as JSON
+    is_observed: bool = False  # reported only: Celery acted as it does without Redrive
+    escalate: bool = False  # notify of the dead letter
+    keeps_wait: bool = False  # the next attempt needs this delay (decorrelated backoff)
+    records: str = ""  # crashes of a quarantined job, as JSON
+    breaker: str = ""  # breaker that puts the job on hold
+    evidence: str = ""  # evidence that a dependency is unavailable, as JSON: kind, wish_s, error, is_released
 
     def text(self) -> str:
         return json.dumps(asdict(self))
 
+    def read_evidence(self) -> dict[str, Any]:
+        """Return the evidence; {} if there is none."""
+        found = json.loads(self.evidence) if self.evidence else {}
+        return found if isinstance(found, dict) else {}
+
     @classmethod
     def from_text(cls, text: object) -> Decision | None:
-        """None for what is no decision."""
+        """Parse a decision. Return None for any other text."""
         try:
             values: dict[str, Any] = json.loads(text) if isinstance(text, str | bytes) else {}
             found = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
@@ -52,7 +59,9 @@ class Decision:
 
 
 class GuardRetry(Retry):  # type: ignore[misc]
-    """The attempt failed and there will be another: errbacks, chords and error trackers stay quiet, as for Celery's own."""
+    """Raised for a failed attempt that will be retried: errbacks, chords and error trackers stay quiet, as with
+    Celery's own `Retry`.
+    """
 
     def __init__(self, message: str, exc: Any = None, when: float | None = None, decision: str = "") -> None:
         super().__init__(message, exc, when)
@@ -63,7 +72,7 @@ class GuardRetry(Retry):  # type: ignore[misc]
 
 
 class GuardWait(Ignore):  # type: ignore[misc]
-    """The job may not start yet. It gives its place back, and nothing is recorded of it."""
+    """Raised for a job that may not start yet. It returns its slot, and nothing is recorded."""
 
     def __init__(self, decision: str = "") -> None:
         super().__init__(decision)
@@ -71,7 +80,7 @@ class GuardWait(Ignore):  # type: ignore[misc]
 
 
 class Quarantined(Exception):
-    """The job was not started again: it has ended its worker too often."""
+    """Raised for a job that was not started again: it crashed its worker too often."""
 
     def __init__(self, decision: str = "") -> None:
         super().__init__(decision)
@@ -82,29 +91,31 @@ class Quarantined(Exception):
 
 
 class RequestedRetry(Retry):  # type: ignore[misc]
-    """`self.retry()`, where a policy comes instead of it: raised in the task, and never leaves our wrapper."""
+    """Raised in the task by `self.retry()` when a policy replaces it. Never leaves our wrapper."""
 
     def __init__(self, error: BaseException | None) -> None:
         super().__init__("asked for by the task")
         self.error = error
+        self.wait: GuardWait | None = None  # set instead if the task's breaker is open
 
 
-# Short notes from a pool's children to the worker's main process: why a job is dead, or what would have been done. A
-# child leaves its note before it hands in its result, so the note is there when the main process reads of the failure.
-# A pipe carries them: a write of up to PIPE_BUF bytes is never mixed with another's, and none of them blocks. A note
-# that finds the pipe full is dropped: the job's report then lacks its reason, and nothing else.
+# Notes are short messages from a pool's children to the worker's main process: why a job is dead, or what would have
+# been done.
+# A child writes its note before its result, so the note is there when the main process handles the failure. Notes
+# travel through a pipe: writes of up to PIPE_BUF bytes are atomic, and none blocks. If the pipe is full, the note is
+# dropped and the job's report lacks its reason; nothing else is lost.
 
 
 class Notes:
-    """Made before the pool is forked; `leave` in any process, `take` in the main one."""
+    """Pipe of notes. Created before the pool forks; any process calls `leave`, the main process calls `take`."""
 
     def __init__(self) -> None:
         self._out, self._in = os.pipe()
         os.set_blocking(self._out, False)
         os.set_blocking(self._in, False)
-        with contextlib.suppress(AttributeError, OSError):  # Linux alone can widen a pipe
+        with contextlib.suppress(AttributeError, OSError):  # only Linux can enlarge a pipe
             fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        self._lock = threading.Lock()  # of the two below
+        self._lock = threading.Lock()  # guards the two fields below
         self._rest = b""
         self._read: OrderedDict[str, Decision] = OrderedDict()
 

@@ -1,13 +1,13 @@
--- Take jobs for a while, so that nobody else promotes them: for queues that are not in this Redis, and for `drain`.
+-- Claim jobs for a time, so that no one else promotes them: for queues in another broker, and for `drain`.
 -- KEYS[1] due, KEYS[2] due:jobs, KEYS[3] due:claims
--- ARGV[1] `due`: only those that are due for ARGV[4] ms; `all`: also those that are not yet due, but for what others have taken
--- ARGV[2] most jobs, ARGV[3] ms for which they are taken: then they are due again, ARGV[5] who takes them
--- Answers the ms until the next is due (-1: none), then member and entry of each.
+-- ARGV[1] `due`: only jobs due for ARGV[4] ms; `all`: also those not yet due, except others' claims
+-- ARGV[2] maximum of jobs, ARGV[3] duration of the claim in ms: they are due again after it, ARGV[5] id of the claim
+-- Returns the ms until the next is due (-1: none), then member and entry of each.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local latest = ARGV[1] == 'all' and '+inf' or string.format('%.0f', now - ARGV[4])
 local most = tonumber(ARGV[2])
--- So many that enough are left beside all that are taken, of which there are some hundreds at most.
+-- Enough to have some left besides all claimed ones, of which there are at most some hundreds.
 local found = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', latest, 'WITHSCORES', 'LIMIT', 0, most + redis.call('HLEN', KEYS[3]))
 local answer = {-1}
 for at = 1, #found, 2 do

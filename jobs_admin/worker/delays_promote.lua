@@ -1,16 +1,15 @@
--- Put the jobs that are due on their queues: each once, however many ask for it.
+-- Move due jobs to their queues: each once, with any number of callers.
 -- KEYS[1] due, KEYS[2] due:jobs, KEYS[3] due:claims
--- ARGV[1] only those that are due for so many ms, ARGV[2] most jobs, ARGV[3] the bytes after which to stop
--- Answers how many went, and the ms until the next is due (-1: none waits).
+-- ARGV[1] minimum ms overdue, ARGV[2] maximum of jobs, ARGV[3] bytes after which to stop
+-- Returns the number moved, and the ms until the next is due (-1: none waits).
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local late = tonumber(ARGV[1])
 
--- What is known of a job, where that leads to a queue: else nil.
-local function head_of(entry)
-  local line = string.find(entry, '\n', 1, true)
-  local ok, head = pcall(cjson.decode, line and string.sub(entry, 1, line - 1) or '')
-  if not ok or type(head) ~= 'table' or type(head.list) ~= 'string' then
+-- Return a job's head if it leads to a queue, else nil.
+local function way_of(entry)
+  local head = head_of(entry)
+  if not head or type(head.list) ~= 'string' then
     return nil
   end
   local kind = redis.call('TYPE', head.list).ok
@@ -24,24 +23,25 @@ for _, member in ipairs(due) do
     break
   end
   local entry = redis.call('HGET', KEYS[2], member)
-  local head = entry and head_of(entry)
+  local head = entry and way_of(entry)
   if entry and not head then
-    -- Not to be read, or not a queue: looked at again in a minute, so that it holds up no others.
+    -- Unreadable, or not a queue: checked again in a minute, so that it does not block others.
     redis.call('ZADD', KEYS[1], string.format('%.0f', now + 60000), member)
   else
-    -- What takes memory comes last: after a write a script is let finish, so a Redis that is full can be emptied.
+    -- Removals first, because after a write a script may finish: a full Redis can be emptied.
     redis.call('ZREM', KEYS[1], member)
     redis.call('HDEL', KEYS[2], member)
     redis.call('HDEL', KEYS[3], member)
+    unhold(entry, member)
   end
   if head then
     if head.tag then
-      -- The delivery that failed, should its worker have died before it acknowledged it: it would come again. Should these
-      -- keys be something else, that may happen; an error here would lose the job, which stands nowhere at this moment.
+      -- Remove the failed delivery, in case its worker died before acknowledging it: it would be redelivered. If these
+      -- keys have another type, that may happen; an error here would lose the job, which is nowhere at this point.
       redis.pcall('ZREM', head.unacked_index, head.tag)
       redis.pcall('HDEL', head.unacked, head.tag)
     end
-    redis.call('LPUSH', head.list, string.sub(entry, string.find(entry, '\n', 1, true) + 1))
+    redis.call(head.is_probe and 'RPUSH' or 'LPUSH', head.list, string.sub(entry, string.find(entry, '\n', 1, true) + 1))
     went, bytes = went + 1, bytes + #entry
   end
 end

@@ -1,9 +1,9 @@
-"""The count of reports that neither the store nor the spool took, kept so that it is not lost with its worker.
+"""Count of reports that neither the store nor the spool accepted. It survives its worker.
 
-It is in a small file beside the spool, which takes its room when it is made: counting needs no more room on most disks,
-and what was counted is there after a kill. Where it cannot be written, the count goes on in memory. A file is reported
-to the store under a name of its own, always with its total, so that reporting it twice changes nothing. The file of a
-dead worker is reported by the next one that finds it.
+It is in a small file beside the spool, allocated on creation: on most disks, counting needs no more space, and the
+count survives a kill. If the file cannot be written, counting continues in memory. Each file is reported to the store
+under its own name with its total, so repeated reports change nothing. A dead worker's file is reported by the next
+worker that finds it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from uuid import uuid4
 from jobs_admin.core import keys
 from jobs_admin.worker.spool import own_directory
 
-QUIET_S = 3600.0  # after so long without one more, the next begins an episode of its own
-EXPIRY_S = 30 * 86_400  # in the store, should no desk read it
+QUIET_S = 3600.0  # after this time without a dropped report, the next starts a new episode
+EXPIRY_S = 30 * 86_400  # in the store, if no desk reads it
 
-_NUMBERS = struct.Struct("=Qdd")  # how many, the first and the last of them (seconds since 1970)
+_NUMBERS = struct.Struct("=Qdd")  # count, first and last time (Unix seconds)
 
 
 @dataclass(slots=True)
 class Episode:
-    """Reports that were dropped one after the other."""
+    """A series of dropped reports."""
 
     name: str
     count: int = 0
@@ -42,7 +42,7 @@ class Episode:
 
 
 class Dropped:
-    """`add` is called from any thread, the rest by the heartbeat's."""
+    """Counter of dropped reports. `add` may be called from any thread, the other methods by the heartbeat's thread."""
 
     def __init__(self, directory: Path) -> None:
         self.total = 0  # since this worker started
@@ -53,20 +53,21 @@ class Dropped:
         self._file: _File | None = None
 
     def add(self, now: Callable[[], float] = time.time) -> int:
-        """One more. Answers how many they are since this worker started."""
+        """Count one dropped report. Return the number since this worker started."""
         with self._lock:
             self.total += 1
             self._episode.count += 1
             self._episode.last = now()
             self._episode.since = self._episode.since or self._episode.last
             if self._file is not None:
-                # A copy-on-write disk may want room even for this: then it is told from memory, and written with the next one.
+                # A copy-on-write disk may need space even for this. The count is then reported from memory, and written
+                # next time.
                 with contextlib.suppress(OSError):
                     self._file.write(self._episode)
             return self.total
 
     def keep(self) -> None:
-        """See that what is counted outlives this worker. Raises OSError where there is no room on the disk for that."""
+        """Make the count survive this worker. Raises OSError if the disk is full."""
         if self._file is None:
             own_directory(self._directory)
             file = _File.create(self._directory / f"{self._episode.name}.dropped")
@@ -75,7 +76,7 @@ class Dropped:
                 file.write(self._episode)
 
     def report(self, client: Any, source: str, now: Callable[[], float] = time.time) -> None:
-        """Report the count to the store, where it is new. Raises redis.RedisError: then it is reported next time."""
+        """Report the count to the store if it changed. Raises redis.RedisError; the next call then reports it."""
         with self._lock:
             episode = Episode(*_parts(self._episode))
         if episode.count > self._told:
@@ -101,7 +102,7 @@ class Dropped:
         self._file, self._told, self._episode = None, 0, Episode(uuid4().hex)
 
     def close(self) -> None:
-        """Close the file. A count that was not reported stays for the next worker."""
+        """Close the file. An unreported count stays for the next worker."""
         with self._lock:
             if self._file is not None:
                 if self._told == self._episode.count:
@@ -127,20 +128,20 @@ def _write_episode(client: Any, source: str, episode: Episode) -> None:
     pipeline.execute()
 
 
-# Names of the files that this process holds: its own lock never stops a process, and closing a second handle would drop it.
+# Names of files locked by this process: its own lock does not exclude itself, and closing a second handle would drop
+# the lock.
 _owned: set[str] = set()
 
 
 class _File:
-    """Locked by this process (POSIX: never by the children that inherit it).
+    """A file locked by this process (POSIX locks are not inherited by children).
 
-    Written by calls, not as memory: memory of a file that was cut short, or whose disk is full, ends the process
-    (SIGBUS).
+    Written with system calls, not mmap: with a truncated file or a full disk, mapped memory ends the process (SIGBUS).
     """
 
     def __init__(self, path: Path, descriptor: int, episode: Episode) -> None:
         self.path = path
-        self.episode = episode  # as it was found
+        self.episode = episode  # as read from the file
         self._descriptor = descriptor
         _owned.add(path.name)
 
@@ -149,7 +150,7 @@ class _File:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Written, not only made longer: what is a hole would need a disk with room when it is first used.
+            # Written, not only extended: a sparse file would need disk space at its first write.
             os.write(descriptor, bytes(_NUMBERS.size))
             os.fsync(descriptor)
             return cls(path, descriptor, Episode(path.stem))
@@ -161,7 +162,7 @@ class _File:
 
     @classmethod
     def adopt(cls, path: Path) -> _File | None:
-        """Return the file of a dead worker; None while its owner lives."""
+        """Return a dead worker's file; None while its owner lives."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -177,7 +178,7 @@ class _File:
         return None
 
     def write(self, episode: Episode) -> None:
-        """Write the count so that another process reads it, also after a SIGKILL. Raises OSError."""
+        """Write the count so that another process can read it, even after SIGKILL. Raises OSError."""
         os.pwrite(self._descriptor, _NUMBERS.pack(episode.count, episode.since, episode.last), 0)
 
     def delete(self) -> None:

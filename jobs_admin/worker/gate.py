@@ -1,7 +1,7 @@
-"""A job that may end its worker starts when nothing else runs there: what it does alone, it alone is to blame for.
+"""Gate for suspected poison pills: a job that may crash its worker runs alone there, so no other job can be blamed.
 
-The main process hands jobs to the pool; while one of them is to run alone it keeps the others back, as it does when the
-pool is busy. A job that is kept back has not begun: no time limit runs, and it is not acknowledged early.
+The main process hands jobs to the pool. While a job must run alone, the gate holds others back, as a busy pool would. A
+job held back has not started: no time limit runs, and it is not acknowledged early.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from celery.exceptions import TaskRevokedError
 from jobs_admin.worker.at_start import ALONE, RunAlone
 from jobs_admin.worker.outcome import is_a, raised
 
-# For those that run already, after one death that it shared; after each more, four times as long. Then it runs beside them,
-# and is convicted of nothing: so one job that takes hours does not hold up a worker for another that is only suspected,
-# and one that takes minutes does not save a pill for ever.
+# Wait for running jobs to end, after one shared death; four times as long after each more, up to `MOST_PATIENCE_S`.
+# After it, the job runs beside them and cannot be convicted. So one job that takes hours does not block a worker for a
+# mere suspect, and one that takes minutes does not shield a poison pill forever.
 PATIENCE_S = 30.0
 MOST_PATIENCE_S = 3600.0
 
@@ -29,24 +29,24 @@ logger = logging.getLogger("redrive.worker")
 
 
 class Gate:
-    """Between a worker's requests and its pool. May be called from any thread of the main process."""
+    """Gate between a worker's requests and its pool. Thread-safe in the main process."""
 
     def __init__(
         self, call_later: Callable[[float, Callable[[], None]], Any], free_place: Callable[[], object] = lambda: None
     ) -> None:
-        """`free_place`: gives back the place in the pool of a request that was kept back, and then did not begin."""
+        """`free_place`: frees the pool slot of a request that was held back and then did not start."""
         self._call_later = call_later
         self._free_place = free_place
         self._lock = threading.RLock()
-        self._running: dict[int, Go] = {}  # id of the request -> how it was handed to the pool
-        self._suspects: deque[Any] = deque()  # requests that wait to be alone
-        self._ways: dict[int, Go] = {}  # of those
-        self._alone: int | None = None  # the one that is
+        self._running: dict[int, Go] = {}  # id of the request -> function that hands it to the pool
+        self._suspects: deque[Any] = deque()  # requests waiting to run alone
+        self._ways: dict[int, Go] = {}  # the same for suspects
+        self._alone: int | None = None  # id of the request that runs alone
         self._kept_back: deque[tuple[int, Go]] = deque()
 
     def enters(self, request: Any, go: Go) -> bool:
-        """Return whether the request goes to the pool now. If not, it does as soon as it may."""
-        # Only we say that a job is alone: a message that says so took it over from another job's headers, or was forged.
+        """Return whether the request goes to the pool now. If not, it goes as soon as possible."""
+        # Only the gate sets this key: in a message, it was copied from another job's headers or forged.
         request._request_dict.pop(ALONE, None)
         with self._lock:
             if self._suspects or self._alone is not None:
@@ -56,24 +56,24 @@ class Gate:
             return True
 
     def release(self, request: Any) -> None:
-        """The request has ended, or never began."""
+        """Note that the request ended or never started."""
         with self._lock:
             self._running.pop(id(request), None)
             if self._alone == id(request):
                 self._alone = None
             if not self._suspects and not self._kept_back:
-                return  # as nearly always: nobody waits
+                return  # the usual case: none waits
         self._turn()
 
     def takes_back(self, request: Any, exc_info: Any) -> bool:
-        """Return whether that was no end: the request is to run alone, and will."""
+        """Return whether the request did not end but must run alone, and will."""
         if not wants_to_be_alone(exc_info):
             return False
         with self._lock:
             way = self._running.pop(id(request), None)
             if way is None:
                 return False
-            # It runs nowhere: a wish to terminate it must not hit what its process does next.
+            # It runs nowhere now: a termination request must not hit its process's next job.
             request.time_start = request.worker_pid = request._apply_result = None
             self._suspects.append(request)
             self._ways[id(request)] = way
@@ -86,11 +86,11 @@ class Gate:
         self._call_later(seconds, lambda: self._is_too_long(request, seconds))
 
     def _turn(self) -> None:
-        """Let those in whose turn it is."""
+        """Start the requests whose turn it is."""
         with self._lock:
             if self._alone is not None or (self._suspects and self._running):
                 return
-            holds_place = not self._suspects  # a suspect's was freed when it made way
+            holds_place = not self._suspects  # a suspect's slot was freed when it stepped back
             if self._suspects:
                 request = self._suspects.popleft()
                 self._alone = id(request)
@@ -110,7 +110,7 @@ class Gate:
         with self._lock:
             if request not in self._suspects:
                 return
-            if self._alone is not None:  # beside that one neither would be alone
+            if self._alone is not None:  # neither would run alone beside that one
                 self._wait(request, seconds)
                 return
             self._suspects.remove(request)
@@ -123,9 +123,9 @@ class Gate:
         try:
             go()
         except TaskRevokedError:
-            if holds_place:  # as Celery does where it learns of it at once
+            if holds_place:  # as Celery does when it finds a revoked task
                 self._free_place()
-        except Exception:  # it must not end the job that made way for this one; its message comes back
+        except Exception:  # must not end the job that made way for this one; the broker redelivers its message
             logger.exception("Redrive could not hand a job to the pool that it had kept back.")
 
 

@@ -1,4 +1,4 @@
-"""The guard of one worker: decides what is reported, and never lets a report break or hold up a job."""
+"""Guard of one worker: decides what to report, and never lets a report break or block a job."""
 
 from __future__ import annotations
 
@@ -14,44 +14,46 @@ from celery.worker.state import task_ready
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.worker import report
 from jobs_admin.worker.acting import Acting, Ending, is_waiting
+from jobs_admin.worker.breakers import Breakers
 from jobs_admin.worker.decision import WAIT, Decision
 from jobs_admin.worker.gate import Gate
 from jobs_admin.worker.ledger import Ledger
+from jobs_admin.worker.next_message import HOLD
 from jobs_admin.worker.once import Once
 from jobs_admin.worker.outcome import Outcome, expired, hard_limit, has_succeeded, outcome_of
-from jobs_admin.worker.pausing import Pausing
+from jobs_admin.worker.pausing import PENDING, Pausing
 from jobs_admin.worker.queues import Place, hand_over, place_of
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.store import Store
 from jobs_admin.worker.unread import UNKNOWN_FORMAT, message_envelope
 
-_ENDING = "_redrive_ending"  # on a request: how it ended, once that is known
-_KIND = "_redrive_kind"  # on a request: of what is still to be told
+_ENDING = "_redrive_ending"  # request attribute: its ending, once known
+_KIND = "_redrive_kind"  # request attribute: kind of the report not yet written
 
 logger = logging.getLogger("redrive.worker")
 
 
-# Outcomes of a worker's jobs, per queue, counted in memory: no call for a job that went well.
+# Outcomes of a worker's jobs per queue, counted in memory: a successful job costs no call.
 
-# The heartbeat tells them all, every five seconds; and where a queue is only guessed, its name may be anything.
+# Limit of reported queues: the heartbeat sends all every 5 s, and a guessed queue name may be anything.
 MOST_QUEUES = 500
 OTHERS = "(others)"
 
 
 @dataclass(slots=True)
 class QueueCount:
-    """Since this worker started."""
+    """Counts of one queue since this worker started."""
 
     started: int = 0
     succeeded: int = 0
     failed: int = 0
     retried: int = 0
     busy_s: float = 0.0
-    late_ack: set[bool] = field(default_factory=set)  # how its jobs were acknowledged
+    late_ack: set[bool] = field(default_factory=set)  # acknowledgement modes of its jobs
 
 
 class Counts:
-    """Cumulative, so that a heartbeat which gets lost loses nothing. Of `MOST_QUEUES` queues; the others are counted as one."""
+    """Cumulative counts: a lost heartbeat loses nothing. At most `MOST_QUEUES` queues; the rest share one count."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # thread pools end jobs in many threads
@@ -64,14 +66,12 @@ class Counts:
             count.late_ack.add(late_ack)
 
     def put_off(self, queue: str) -> None:
-        """Take back a job that was counted as started and did not begin: it waits, or makes way, and starts again
-        later.
-        """
+        """Uncount a job that was counted as started but did not start: it waits or makes way, and starts later."""
         with self._lock:
             self._count_of(queue).started -= 1
 
     def ended(self, queue: str, outcome: str, duration: float | None) -> None:
-        """`outcome`: succeeded, failed, retried, or "" for one that is none of them (ignored, terminated)."""
+        """Count an ended job. `outcome`: succeeded, failed, retried, or "" (ignored, terminated)."""
         with self._lock:
             count = self._count_of(queue)
             count.busy_s += duration or 0.0
@@ -91,9 +91,9 @@ class Counts:
         return counts
 
     def late_ack(self, queue: str, configured: set[bool]) -> bool | None:
-        """Return whether the jobs of a queue are acknowledged late; None where they differ.
+        """Return whether a queue's jobs are acknowledged late; None if they differ.
 
-        Known from those that ran; `configured` is what the app's tasks say, for a queue on which none did.
+        Based on jobs that ran; for a queue without any, on `configured`, the settings of the app's tasks.
         """
         with self._lock:
             counted = self._queues.get(queue)
@@ -108,23 +108,27 @@ class Counts:
 
 
 class Guard:
-    """Called by the requests of a worker's main process. No method raises."""
+    """Hooks for the requests of a worker's main process. No method raises."""
 
     def __init__(self, origin: Origin, store: Store, gate: Gate | None = None) -> None:
         self.origin = origin
         self.store = store
-        self.gate = gate or Gate(lambda seconds, act: None)  # before the pool
+        self.gate = gate or Gate(lambda seconds, act: None)  # in front of the pool
         self.once: Once | None = None
-        self.acting: Acting | None = None  # None: whatever is published, no policy decides in this worker
-        self.ledger: Ledger | None = None  # None as well
+        self.acting: Acting | None = None  # None: no policy decides in this worker, whatever is published
+        self.ledger: Ledger | None = None  # None: same
         self.pausing: Pausing | None = None
+        self.breakers: Breakers | None = None  # None: same
         self.is_silenced = False  # by `manage.py off`
         self.counts = Counts()
-        self.unplaced = 0  # jobs that no policy decided over, because their queue was not known
-        self.broken = 0  # reports that could not be made whole, for an error of ours
+        self.unplaced = 0  # jobs without a policy decision because their queue was unknown
+        self.broken = 0  # reports that were incomplete because of an error of ours
 
     def may_start(self, request: Any, *, for_good: bool = False) -> bool:
-        """Return whether no pause keeps the job from starting; `for_good`: it starts now. If one does, the job is on its way back."""
+        """Return whether no pause blocks the job. If one does, the job is being returned.
+
+        `for_good`: the job starts now.
+        """
         if self.pausing is None:
             return True
         try:
@@ -134,19 +138,22 @@ class Guard:
             return True
 
     def is_repeated(self, request: Any) -> bool:
-        """Return whether the job was begun by another copy of its message, and is not to be run."""
+        """Return whether another copy of the message has started this job, so this one must not run."""
         try:
             if self.once is None or "redrive" not in request.request_dict or self.is_silenced:
                 return False
-            return self.once.is_repeated(request)
+            is_repeated = self.once.is_repeated(request)
+            if is_repeated:
+                self._note_unused(request)
+            return is_repeated
         except Exception as error:
             self._note(error)
             return False
 
     def hand_over(self, request: Any) -> None:
-        """Pass the job's origin to the process that runs it; before it goes to the pool."""
+        """Pass the job's origin to the process that runs it, before the job goes to the pool."""
         if self.acting is None:
-            return  # nobody asks there
+            return  # no policy reads it there
         try:
             place = place_of(request, self.origin.queues)
             hand_over(request, place)
@@ -167,7 +174,7 @@ class Guard:
             )
 
     def job_started(self, request: Any) -> None:
-        """Before Celery acknowledges a message early."""
+        """Record a start, before Celery acknowledges an early-ack message."""
         try:
             self.counts.started(report.queue_of(request, self.origin), late_ack=bool(request.task.acks_late))
             if self.ledger is not None and not self.is_silenced:
@@ -176,26 +183,40 @@ class Guard:
             self._note(error)
 
     def job_put_off(self, request: Any) -> None:
-        """Take back a start that was counted: the job makes way for others, and starts again."""
+        """Uncount a start: the job makes way for others and starts again later."""
         try:
             self.counts.put_off(report.queue_of(request, self.origin))
         except Exception as error:
             self._note(error)
 
     def job_failed(self, request: Any, exc_info: Any) -> tuple[Any, dict[str, Any]]:
-        """Before Celery acknowledges the message: what is durable here is forgotten there only afterwards.
+        """Report a failure before Celery acknowledges the message: the broker forgets only what is durable here.
 
-        Answers the end that Celery is to be given, and with which options.
+        Return the error info for Celery, and its options.
         """
-        # The pool tells of some ends twice: a hard limit as an error and as a time-out.
+        # The pool reports some endings twice: a hard limit as an error and as a timeout.
         ended: Ending | None = getattr(request, _ENDING, None)
         if ended is None:
             ended = self._end(request, exc_info)
-            self._let_go(request)
+            if getattr(request, PENDING, None) is None:
+                self.let_go(request)
         return ended.exc_info, ended.options
 
+    def end_pending(self) -> None:
+        """Settle pending jobs when the worker ends: acknowledged early and not yet put on hold, they exist only in its
+        memory.
+        """
+        for request, decision in self.pausing.pending_requests() if self.pausing is not None else ():
+            try:
+                ended = self.acting.end_pending(request, decision) if self.acting is not None else None
+                if ended is not None:
+                    self._report(request, ended.outcome, ended.decision, is_counted=True)
+                self.let_go(request)
+            except Exception as error:
+                self._report_least(request, error)
+
     def job_timed_out(self, request: Any, seconds: float | None) -> bool:
-        """Return whether Celery is to be notified: not of a job that waits for its next attempt."""
+        """Return whether Celery must be notified: not for a job that waits for its next attempt."""
         ended: Ending | None = getattr(request, _ENDING, None)
         if ended is None:
             try:
@@ -204,10 +225,15 @@ class Guard:
                 self._report(request, ended.outcome, None)
             except Exception as error:
                 self._report_least(request, error)
-            self._let_go(request)
+            self.let_go(request)
         return ended is None or not ended.is_delayed
 
     def job_succeeded(self, request: Any, duration: float | None) -> None:
+        try:
+            if self.breakers is not None:
+                self.breakers.note_success(request, duration)
+        except Exception as error:
+            self._note(error)
         try:
             self.counts.ended(report.queue_of(request, self.origin), "succeeded", duration)
             is_news = not self.is_silenced and _follows_trouble(request)
@@ -221,7 +247,9 @@ class Guard:
             self._note(error)
 
     def job_expired(self, request: Any) -> None:
-        """Before Celery acknowledges a job that was to run by a time that has passed. It never ran."""
+        """Report an expired job, which never ran, before Celery acknowledges it."""
+
+        self._note_unused(request)
 
         def build() -> Envelope:
             return report.failure(request, expired(request), self.origin, None)
@@ -229,18 +257,28 @@ class Guard:
         self.message_ended(lambda: report.queue_of(request, self.origin), build)
 
     def refuses(self, request: Any, why: str) -> bool:
-        """Return whether a request that would end the worker ends here: reported, and rejected. Switched off, all is as
-        without us.
+        """Return whether a request that would end the worker was reported and rejected.
+
+        When switched off, change nothing.
         """
         if self.is_silenced:
             return False
+        self._note_unused(request)
         self._report_misshapen(request, why)
         task_ready(request)
         request.reject(requeue=False)
         return True
 
+    def _note_unused(self, request: Any) -> None:
+        """Notify the breaker that a job ended without an outcome, if it was released from hold."""
+        try:
+            if self.breakers is not None:
+                self.breakers.note_unused(request)
+        except Exception as error:
+            self._note(error)
+
     def job_rejected(self, request: Any) -> None:
-        """Before a message is given up for good: one that was reported as ended, or else one that was never begun."""
+        """Report a message before it is rejected for good, unless its ending was reported or it started."""
         if request.time_start is None and getattr(request, _ENDING, None) is None:
             self._report_misshapen(request, "The time that it is to run at cannot be reckoned with.")
 
@@ -253,7 +291,7 @@ class Guard:
         self.message_ended(lambda: report.queue_of(request, self.origin), build)
 
     def message_ended(self, queue: Callable[[], str], build: Callable[[], Envelope]) -> None:
-        """Report a message that ends without having begun to run, before Celery acknowledges or rejects it."""
+        """Report a message that ends without having started, before Celery acknowledges or rejects it."""
         try:
             self.counts.ended(queue(), "failed", None)
             if not self.is_silenced:
@@ -279,7 +317,7 @@ class Guard:
         return self._done_after(ended, request, exc_info) if ended.then is not None else ended
 
     def _done_after(self, ended: Ending, request: Any, exc_info: Any) -> Ending:
-        """Do what was to be done once the end was reported; where that fails, report how the attempt ended instead."""
+        """Run the action that follows the report. If it fails, report the attempt's new ending instead."""
         try:
             instead = ended.then and ended.then()
         except Exception as error:
@@ -294,23 +332,23 @@ class Guard:
         try:
             if instead is None and ended.afterwards is not None:
                 ended.afterwards()
-        except Exception as error:  # Celery's own bookkeeping, and hooks of the task
+        except Exception as error:  # Celery's bookkeeping and the task's hooks
             self._note(error)
         return instead or ended
 
     def _may_lag(self, request: Any) -> bool:
-        """Return whether the report may lag: a job that was acknowledged early cannot be saved by waiting, unless it is
-        kept until its report is durable.
+        """Return whether the report may lag: waiting cannot save a job acknowledged early, unless the ledger stores it
+        until its report is durable.
         """
         return bool(request.acknowledged) and not self._keeps(request)
 
     def _keeps(self, request: Any) -> bool:
         return self.ledger is not None and self.ledger.keeps(request)
 
-    def _let_go(self, request: Any) -> None:
-        """Let the store forget the job: all reports and acts about its end are durable.
+    def let_go(self, request: Any) -> None:
+        """Remove the job from the ledger: all reports and actions about its end are durable.
 
-        But where a worker that ends cold cancelled it: Celery calls that a retry, and publishes none.
+        Except for a job cancelled by a cold shutdown: Celery calls that a retry but publishes none.
         """
         try:
             if self.ledger is not None and not getattr(request, "_already_cancelled", False):
@@ -346,22 +384,22 @@ class Guard:
             self.counts.ended(queue, outcome.counts_as, duration)
         if not self.is_silenced:
             entry = self.origin.entry(report.failure(request, outcome, self.origin, duration, decision))
-            setattr(request, _KIND, None)  # now it is the store's to keep
+            setattr(request, _KIND, None)  # now the store is responsible for it
             self.store.write(entry, may_lag=self._may_lag(request))
 
     def _report_least(self, request: Any, error: Exception) -> None:
-        """Report a job whose report could not be made, if only by its name: it must not just vanish."""
+        """Report a job whose report failed, if only by name: it must not vanish."""
         self._note(error)
         try:
             kind = getattr(request, _KIND, "exception")
             if kind is not None and not self.is_silenced:
                 setattr(request, _KIND, None)
                 self.store.write(self.origin.entry(report.least(request, kind, self.origin)))
-        except Exception as again:  # the same border; this job is counted already
+        except Exception as again:  # same boundary; the error is already counted
             logger.debug("Redrive could not even name a job.", exc_info=again)
 
     def _note(self, error: Exception) -> None:
-        """A report must never break a job: this is the border where everything is caught, counted and said."""
+        """Count and log an error. Reports must never break a job, so every exception ends here."""
         self.broken += 1
         if self.broken == 1 or self.broken % 1000 == 0:
             logger.error(
@@ -376,9 +414,10 @@ def _seconds_of(request: Any) -> float | None:
 
 
 def _follows_trouble(request: Any) -> bool:
-    """Return whether a success is news: it ends a retry, a replay, or a run whose worker was lost."""
+    """Return whether a success must be reported: it ends a retry, a replay, a hold, or a run whose worker was lost."""
     return (
         report.attempt_of(request) > 1
         or report.lineage_of(request) is not None
+        or HOLD in request.request_dict
         or bool(request.delivery_info.get("redelivered"))
     )

@@ -1,5 +1,6 @@
-"""The guard's first thread: obeys the switch, learns of policies, reports that the worker lives, ships the spool. Jobs
-never wait for it.
+"""The guard's main thread: obeys the switch, reads policies, sends heartbeats, ships the spool.
+
+Jobs never wait for it.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from jobs_admin.worker.policies import CAPTURE
 from jobs_admin.worker.policing import Policing
 from jobs_admin.worker.report import Origin, or_nothing, queue_of
 
-POLL_SECONDS = 1.0  # of the switch; `off` must reach every worker within two
-LONGEST_PAUSE_SECONDS = 5.0  # between two tries to reach a store that is away
+POLL_SECONDS = 1.0  # polling the switch; `off` must reach every worker within 2 s
+LONGEST_PAUSE_SECONDS = 5.0  # between two attempts to reach an unavailable store
 BEAT_SECONDS = 5.0
 FORGET_SECONDS = 86_400
-# The last words of a worker that ends: all of them, those to a store that did not answer just before, and what of it is not
-# spent on the spool. Celery has taken its own time before, and ten seconds are all that Docker gives.
+# Time limits at shutdown: in total; in total if the store did not answer just before; reserved for the steps after the
+# spool. Celery's own shutdown comes first, and Docker allows 10 s for all.
 FAREWELL_SECONDS, AWAY_FAREWELL_SECONDS, SPARED_SECONDS = 3.0, 1.0, 0.5
-MOST_IN_HAND = 200  # jobs that are listed; the rest is counted
+MOST_IN_HAND = 200  # listed jobs; the rest is only counted
 IN_HAND_EXPIRY_S = 86_400
 MOST_KNOWN_TASKS = 2_000
 MOST_KNOWN_BYTES = 64_000
@@ -50,24 +51,24 @@ logger = logging.getLogger("redrive.worker")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of this worker; the same from its start to its end."""
+    """Identity of this worker, constant from start to end."""
 
     name: str  # Celery's node name
     release: str
     celery: str
     guard: str  # version of this package
     pool: str
-    broker: str  # kombu's word for the kind of it: redis, amqp
+    broker: str  # kombu's name of the broker type: redis, amqp
     concurrency: int | None
     queues: Callable[[], list[str]]  # may change by remote control
-    late_ack: frozenset[bool]  # what the app's tasks say, for queues on which none has run yet
+    late_ack: frozenset[bool]  # settings of the app's tasks, for queues on which no job has run yet
     tasks: KnownTasks
-    configuration: Callable[[], ConfigurationReport]  # takes a while: it reads the code of tasks
+    configuration: Callable[[], ConfigurationReport]  # slow: reads the code of tasks
     boot: str
 
 
 def new_boot() -> str:
-    """Distinguishes two lives of one worker name."""
+    """Return an id that distinguishes two lives of one worker name."""
     return uuid4().hex
 
 
@@ -82,9 +83,9 @@ class Heartbeat:
     ) -> None:
         self.guard = guard
         self.identity = identity
-        self._configuration: ConfigurationReport | None = None  # not read yet
+        self._configuration: ConfigurationReport | None = None  # None: not read yet
         self.at_start = at_start
-        self._store_user: str | None = None  # not asked yet
+        self._store_user: str | None = None  # None: not queried yet
         self._in_hand = InHand(guard.origin, identity.boot, identity.name)
         self.pausing = pausing  # None: nothing is paused in this worker
         self.policing = policing  # None: no policy decides in this worker
@@ -92,13 +93,13 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._is_leaving = False
         self._holds_nothing = False  # by `manage.py off` or `drain`
-        self._is_away = False  # whether the store did not answer just before
+        self._is_away = False  # whether the store did not answer at the last call
         self._ships_until = math.inf  # monotonic
         self._beat_due = 0.0  # monotonic
         self._pauses = ReconnectDelay(POLL_SECONDS, LONGEST_PAUSE_SECONDS, least_s=POLL_SECONDS / 2)
 
     def start(self) -> None:
-        """Begin, once. Called when the pool has been forked: a thread does not survive a fork, nor should it."""
+        """Start once, after the pool has forked: a thread does not survive a fork."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="redrive-heartbeat", daemon=True)
             self._thread.start()
@@ -107,11 +108,9 @@ class Heartbeat:
             self._attempt(self._connect)
 
     def stop(self) -> None:
-        """Last words: ship the spool, report the final counts, let go of the files. Takes three seconds, and little
-        more.
+        """Ship the spool, report the final counts and close the files. Takes little more than 3 s.
 
-        Only one where the store did not answer just before. What could not be said or shipped then stays on the disk
-        for the next worker.
+        Or 1 s if the store did not answer at the last call. Anything not sent stays on disk for the next worker.
         """
         ends = time.monotonic() + (AWAY_FAREWELL_SECONDS if self._is_away else FAREWELL_SECONDS)
         self._ships_until = ends - SPARED_SECONDS
@@ -120,20 +119,24 @@ class Heartbeat:
             self.policing.stop()
         if self._thread is not None:
             self._thread.join(max(0.0, ends - time.monotonic()))
+        self.guard.end_pending()
         self.at_start.beat("gone")
-        # Where the thread hangs in a call, the connection that it is in is not ours to close.
+        # If the thread hangs in a call, its connection must not be closed here.
         is_alone = self._thread is None or not self._thread.is_alive()
         self.guard.store.close(ends if is_alone and not self._is_away else 0.0, is_alone=is_alone)
 
     def _farewell(self) -> None:
-        """In the thread, whose connection it is. A call that is not answered ends it: the next one would hang as well."""
+        """Send the last reports, in the thread that owns the connection.
+
+        Stops at a call without an answer: the next would hang too.
+        """
         for act in (self._settle, self._ship, self._beat, self._report_dropped):
             if not self._attempt(act, is_last=True) and self._is_away:
                 return
 
     def note_leaving(self, **_: object) -> None:
-        """The worker was ordered to end. Should it be killed before it has, none of its jobs is to blame. In a signal's
-        handler.
+        """Note that the worker was ordered to shut down: if it is killed before it ends, none of its jobs is blamed.
+        Signal handler.
         """
         self._is_leaving = True
 
@@ -158,14 +161,16 @@ class Heartbeat:
                     self._attempt(self._report_dropped)
                 if self._configuration is None:
                     self._attempt(self._read_configuration)
-                    self._beat_due = 0.0  # it is told with the next beat, which need not wait
+                    self._beat_due = 0.0  # sent with the next beat, which is due at once
             if is_reached:
                 self._attempt(self._ship)
             self._stop.wait(self._pause(has_obeyed))
         self._farewell()
 
     def _pause(self, has_obeyed: bool) -> float:
-        """Seconds. Drawn, so that a fleet that was started together, or lost the store together, does not ask together."""
+        """Return the pause in seconds, randomised so that a fleet that started together, or lost the store together,
+        does not poll together.
+        """
         if not has_obeyed:
             return self._pauses.failed()
         self._pauses.succeeded()
@@ -173,14 +178,14 @@ class Heartbeat:
 
     def _attempt(self, act: Callable[[], None], *, is_last: bool = False) -> bool:
         if self._stop.is_set() and not is_last:
-            return False  # what is left to be done, the farewell does
+            return False  # `_farewell` does the rest
         try:
             act()
         except (redis.RedisError, OSError) as error:
             self._is_away = self._is_away or isinstance(error, redis.ConnectionError | redis.TimeoutError)
-            return False  # the store is away: what it last said holds, and reports go to the spool
+            return False  # store unavailable: the last state stays in force, and reports go to the spool
         except Exception:
-            # This thread must outlive everything: without it no `off` would be obeyed.
+            # This thread must survive any error: without it no `off` would be obeyed.
             self.guard.broken += 1
             logger.exception("Redrive's heartbeat failed; it goes on.")
             return False
@@ -192,7 +197,7 @@ class Heartbeat:
         pipeline.mget(keys.switch(), keys.policies_version())
         if self.pausing is not None:
             self.pausing.read(pipeline)
-        # Apart: a worker of an older access list may not read the pauses, and obeys the switch all the same.
+        # Separate results: a worker with an older access list may not read the pauses, but still obeys the switch.
         answers, *paused = pipeline.execute(raise_on_error=False)
         if isinstance(answers, Exception):
             raise answers
@@ -206,15 +211,15 @@ class Heartbeat:
         self._holds_nothing = switch in (b"off", b"drain")
         self._pause_jobs()
         if self.policing is not None and self.policing.obey(client, switch, number):
-            self._beat_due = 0.0  # who runs which version is told at once
+            self._beat_due = 0.0  # report the versions in use at once
 
     def _pause_jobs(self) -> None:
         if self.pausing is not None and self.pausing.check(is_silenced=self._holds_nothing):
             self._beat_due = 0.0
 
     def _read_configuration(self) -> None:
-        """Once, and after the first beat: that the worker lives is reported before."""
-        self._configuration = ConfigurationReport("", "")  # stands where it cannot be read
+        """Read the configuration once, after the first beat, which reports the worker as alive."""
+        self._configuration = ConfigurationReport("", "")  # remains if reading fails
         self._configuration = self.identity.configuration()
 
     def _beat(self) -> None:
@@ -277,13 +282,13 @@ class Heartbeat:
                 guard.store.background.set(name, texts[name], ex=FORGET_SECONDS)
 
     def _whoami(self) -> str:
-        """The user that the store knows this worker as; "" where the store does not say."""
+        """Return this worker's user name in the store; "" if the store does not return it."""
         if self._store_user is None:
             try:
                 client: Any = self.guard.store.background
                 answer = client.execute_command("ACL WHOAMI")
                 self._store_user = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
-            except redis.ResponseError:  # an older server, or one that allows this user no such question
+            except redis.ResponseError:  # an older server, or one that denies this command
                 self._store_user = ""
         return self._store_user
 
@@ -305,28 +310,27 @@ class Heartbeat:
 
 
 def resident_memory() -> int | None:
-    """Return the resident bytes of this process and its children, summed; None where there is no /proc as of Linux.
+    """Return the resident bytes of this process and its children; None without Linux's /proc.
 
-    Memory that processes share since they were forked counts in each.
+    Memory shared after a fork counts in each process.
     """
     try:
         of_threads = [task.read_text() for task in Path("/proc/self/task").glob("*/children")]
         pids = [str(os.getpid()), *(pid for children in of_threads for pid in children.split())]
         pages = 0
         for pid in pids:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a child that just ended
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a child that has just ended
                 pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") or None
     except (OSError, ValueError, IndexError):
         return None
 
 
-# The jobs that a worker has in hand, reported with its heartbeat: what it takes with it, or leaves unacknowledged,
-# should it die.
+# Jobs in hand of a worker, reported with its heartbeat: those lost or left unacknowledged if it dies.
 
 
 class InHand:
-    """The jobs in hand during one life of a worker. Costs no call while nothing is in hand, and none for a job."""
+    """Jobs in hand during one life of a worker. No call while there are none, and no call per job."""
 
     def __init__(self, origin: Origin, boot: str, worker: str) -> None:
         self._origin = origin
@@ -336,7 +340,7 @@ class InHand:
         self._is_reported = False
 
     def report(self, pipeline: redis.client.Pipeline) -> None:
-        """Add to a heartbeat's round trip what is in hand now."""
+        """Add the jobs in hand to a heartbeat's round trip."""
         requests = _requests()
         if not requests and not self._is_reported:
             return
@@ -352,7 +356,7 @@ class InHand:
         pipeline.expire(self._key, IN_HAND_EXPIRY_S)
 
     def _job(self, request: Any) -> list[Any]:
-        """Tag of its delivery, id, task, queue, and whether the broker has it still."""
+        """Return delivery tag, id, task, queue, and whether the broker still has the job."""
         return [
             or_nothing(
                 lambda: str(request.delivery_info.get("delivery_tag") or request.message.delivery_tag)[:200], ""
@@ -365,20 +369,21 @@ class InHand:
 
 
 def _requests() -> list[Any]:
-    """Return the requests that were fetched and have not ended. Changed by other threads meanwhile."""
+    """Return the requests that were fetched and have not ended. Other threads change them meanwhile."""
     for _ in range(3):
         with contextlib.suppress(RuntimeError):
             return list(state.reserved_requests)
     return []
 
 
-# The tasks that a worker knows, reported once by a fleet of the same app.
+# Tasks registered by a worker, reported once per fleet of the same app.
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTasks:
-    """`digest` travels with each heartbeat, `text` only where the store has none of that digest. "": too many to
-    report.
+    """`digest` is sent with each heartbeat, `text` only if the store does not have that digest.
+
+    "": too many to report.
     """
 
     digest: str
@@ -390,10 +395,10 @@ class KnownTasks:
 
 
 def known_tasks(names: Iterable[str]) -> KnownTasks:
-    """Return the tasks of the app; Celery's own are in every worker."""
+    """Return the app's tasks, without Celery's own, which every worker has."""
     listed = sorted(name for name in names if not name.startswith("celery."))
     text = json.dumps(listed)
-    # A part of them would be of no use: what is not in it may be known all the same.
+    # A partial list would be useless: a task missing in it could still be registered.
     if len(listed) > MOST_KNOWN_TASKS or len(text) > MOST_KNOWN_BYTES:
         return KnownTasks("", "")
     return KnownTasks(hashlib.sha256(text.encode()).hexdigest()[:32], text)

@@ -1,14 +1,13 @@
-"""Jobs that are acknowledged before they run, kept in the store while they run: those of a worker that dies are filed
-as lost.
+"""Ledger of jobs acknowledged before they run: stored while they run, and filed as lost if their worker dies.
 
-Only under a policy with `file_lost`. What is kept is the report as it will be on the stream: the desk puts it there
-once the worker has given no sign for long enough (`lost_jobs.py`).
+Only under a policy with `file_lost`. The stored entry is the report for the stream: the desk writes it there when the
+worker has been silent for long enough (`lost_jobs.py`).
 
-    ledger.begins(request)      # before Celery acknowledges; a job waits for 100 ms at most, and starts in any case
+    ledger.begins(request)      # before Celery acknowledges; a job waits 100 ms at most, and starts in any case
     …
     ledger.ended(request)       # after its report is durable; no job waits
 
-What is acknowledged late is not kept: the broker itself gives it to another worker.
+Jobs acknowledged late are not stored: the broker redelivers them itself.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from jobs_admin.worker.report import Origin
 from jobs_admin.worker.store import LEDGER_STORED_DAYS, with_report
 from jobs_admin.worker.tally import Tally
 
-MOST_BYTES = 64 * 1024**2  # that one worker keeps at a time
-MOST_RAW = 4 * 1024**2  # of one message; of a longer one its head: the job is told, and cannot be replayed
+MOST_BYTES = 64 * 1024**2  # stored at a time per worker
+MOST_RAW = 4 * 1024**2  # per message; of a longer one only the head: the job is reported but cannot be replayed
 WHAT = "The worker that ran this job stopped. How far the job came is not known."
 CAME_BACK = "It had been filed as lost: its worker had given no sign, and went on."
 
 _LONGEST_NAME = 200
-_ON = "_redrive_kept"  # on a request: the job's name in the ledger, and whether the store said that it keeps it
+_ON = "_redrive_kept"  # request attribute: the job's name in the ledger, and whether the store confirmed it
 
 logger = logging.getLogger("redrive.worker")
 
@@ -54,42 +53,42 @@ _PUT, _END, _LIST = Script(_script("put")), Script(with_report(_script("end"))),
 
 
 class Ledger:
-    """The ledger of one life of a worker; called by its main process, in any of its threads. May raise: the guard lets nothing out."""
+    """Ledger of one life of a worker, for any thread of its main process. May raise: the guard catches everything."""
 
     def __init__(self, calls: Calls, in_force: InForce, origin: Origin, boot: str, stream_bytes: int) -> None:
         self._calls = calls
-        self._stream_bytes = stream_bytes  # which hold for who files what is kept here, too
+        self._stream_bytes = stream_bytes  # the bounds also apply to reports filed from here
         self._in_force = in_force
         self._origin = origin
         self._boot = boot
         self._kept = keys.kept(origin.source, boot)
-        self._lock = threading.Lock()  # of the two below
-        self._open: dict[str, int] = {}  # jobs that run and are kept, or may be -> bytes
+        self._lock = threading.Lock()  # guards the two fields below
+        self._open: dict[str, int] = {}  # running jobs that are or may be stored -> bytes
         self._bytes = 0
-        self._is_unsure = False  # whether the store may hold something of which we do not know
-        self._unheard: deque[list[str | bytes]] = deque(maxlen=10_000)  # ends that the store may not have heard of
+        self._is_unsure = False  # whether the store may have an entry unknown to us
+        self._unheard: deque[list[str | bytes]] = deque(maxlen=10_000)  # ends that the store may not have received
         self._unkept = Tally()
         self._is_full = False
 
     @property
     def unkept(self) -> int:
-        """Jobs that ran without being kept although a policy asks for it, in this worker's life."""
+        """Jobs of this worker that ran unstored although a policy requires it."""
         return self._unkept.total
 
     @property
     def open_bytes(self) -> int:
-        """The bytes of jobs that are kept just now, or may be."""
+        """Bytes of jobs that are or may be stored now."""
         return self._bytes
 
     def connect(self) -> None:
-        """Before the first job, so that none waits for that. Takes a second at most, and may be in vain."""
+        """Connect before the first job, so that none waits for it. Takes at most a second, and may fail."""
         if self._in_force.files_lost():
             self._calls.connect()
 
     # -- a job ------------------------------------------------------------------------------------------------
 
     def begins(self, request: Any) -> None:
-        """Keep the job, where a policy asks for it and the broker is about to forget it."""
+        """Store the job if a policy requires it and the broker is about to forget it."""
         if request.task.acks_late or hasattr(request, _ON):
             return
         chosen = self._in_force.choose(report.known_queue(request, self._origin), str(request.type))
@@ -106,7 +105,7 @@ class Ledger:
     def _keep(self, request: Any, chosen: Chosen) -> bool:
         name, entry = _name(request), _packed(self._origin.entry(_report(request, self._origin, chosen)))
         with self._lock:
-            # A second copy of its message takes the place of the first: the store keeps one of a name.
+            # A second copy of a message replaces the first: the store has one entry per name.
             size = self._bytes - self._open.get(name, 0) + len(entry)
             if size > MOST_BYTES:
                 self._note_full()
@@ -146,12 +145,13 @@ class Ledger:
             )
 
     def keeps(self, request: Any) -> bool:
-        """Return whether the job is kept, or may be."""
+        """Return whether the job is or may be stored."""
         return hasattr(request, _ON)
 
     def ended(self, request: Any, success: Envelope | None = None) -> None:
-        """The job has ended. `success`: the report to write should it have been filed as lost meanwhile; None: it was
-        reported already.
+        """Remove an ended job.
+
+        `success`: report to write if the job was filed as lost meanwhile; None: already reported.
         """
         name, is_sure = getattr(request, _ON, ("", False))
         if not name:
@@ -160,7 +160,7 @@ class Ledger:
         with self._lock:
             self._bytes -= self._open.pop(name, 0)
         if not is_sure:
-            self._is_unsure = True  # the answer may have been lost, not the word; the store is away, or was
+            self._is_unsure = True  # the answer may be lost rather than the call; the store is or was unavailable
             return
         args: list[str | bytes] = [name]
         if success is not None:
@@ -176,7 +176,7 @@ class Ledger:
     # -- where no job waits -----------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Repeat what the store did not hear, and take out what it keeps for nothing. Called every second."""
+        """Repeat calls that the store did not answer, and remove stale entries. Called every second."""
         self._calls.listen()
         while self._unheard:
             args = self._unheard.popleft()
@@ -184,9 +184,7 @@ class Ledger:
                 self._unheard.appendleft(args)
                 return
         if self._is_unsure:
-            self._is_unsure = (
-                False  # first: what a job's thread says of it meanwhile stands, and is swept the next time
-            )
+            self._is_unsure = False  # reset first: entries that a job's thread reports meanwhile are swept next time
             is_swept = False
             try:
                 is_swept = self._swept()
@@ -198,13 +196,13 @@ class Ledger:
         names = self._calls.run(_LIST, [self._kept], [])
         if names is None:
             return False
-        with self._lock:  # asked after the store: what began since then is open
+        with self._lock:  # after reading the store: jobs begun since then are in `_open`
             stale = [name for name in names if name.decode("utf-8", "replace") not in self._open]
         return all(self._calls.run(_END, self._ends, [name]) is not None for name in stale)
 
 
 def _name(request: Any) -> str:
-    """Return the name of this attempt of this run. A job's id has no bound; a name here has."""
+    """Return the name of this attempt of this run. Job ids are unbounded; names here are not."""
     name = f"{Job.of_request(request).name}:{report.attempt_of(request)}"
     if len(name) <= _LONGEST_NAME and name.isascii():
         return name
@@ -212,7 +210,7 @@ def _name(request: Any) -> str:
 
 
 def _report(request: Any, origin: Origin, chosen: Chosen) -> Envelope:
-    """Return the report to be written; when and why is added by whoever finds the worker dead."""
+    """Return the report; the process that finds the worker dead adds time and reason."""
     envelope = report.failure(request, Outcome("lost", "", WHAT, ""), origin, None)
     raw = envelope.raw or b""
     raw = raw if len(raw) <= MOST_RAW else raw[: report.RAW_HEAD]
@@ -220,7 +218,7 @@ def _report(request: Any, origin: Origin, chosen: Chosen) -> Envelope:
 
 
 def _packed(entry: Entry) -> bytes:
-    """Return an entry as one value: version, length of `meta`, key and signature where it is signed; `meta`; the message."""
+    """Return an entry as bytes: version, length of `meta`, key and signature if signed; `meta`; the message."""
     head = [entry[b"v"], b"%d" % len(entry[b"meta"])]
     if KEY in entry:
         head += [entry[KEY], entry[SIGNATURE]]

@@ -1,7 +1,8 @@
--- A job has ended, and whatever there was to tell of it was told.
--- KEYS[1] what its boot keeps, [2] those of it that were filed as lost, [3] the stream of reports, [4] how many bytes that holds
--- ARGV[1] the job, [2…] the report of its success; none where it was told otherwise
--- Answers 'removed' · 'lost': it had been filed as that, and is not any more · 'none'
+-- Remove an ended job whose reports are written.
+-- KEYS[1] jobs that its boot stores, [2] those of them filed as lost, [3] the stream of reports, [4] its number of
+-- bytes
+-- ARGV[1] the job, [2…] the report of its success; none if it was reported otherwise
+-- Returns 'removed' · 'lost': it was filed as lost, and no longer is · 'none'
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 1 then
   return 'removed'
 end

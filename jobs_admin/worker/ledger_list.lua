@@ -1,2 +1,3 @@
--- The jobs that a boot keeps, by name. KEYS[1] what it keeps
+-- Return the names of the jobs that a boot stores.
+-- KEYS[1] jobs that it stores
 return redis.call('HKEYS', KEYS[1])

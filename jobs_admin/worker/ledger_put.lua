@@ -1,12 +1,12 @@
--- A job is about to be acknowledged and run: what will be told should its worker die is kept meanwhile.
--- KEYS[1] the boots that keep some, [2] what this boot keeps, [3] all boots, [4] its boot
--- ARGV[1] boot, [2] the job, [3] its report, [4] '1' where the broker gives it once more, [5] prefix of all that the boots of
--- this source keep, [6] bytes that the stream of reports may hold by this worker
--- Answers 'kept'
+-- Store a job that is about to be acknowledged and run, with the report to file if its worker dies.
+-- KEYS[1] boots that store jobs, [2] jobs that this boot stores, [3] all boots, [4] its boot
+-- ARGV[1] boot, [2] the job, [3] its report, [4] '1' if the broker redelivers it, [5] prefix of all jobs stored by this
+-- source's boots, [6] this worker's limit of the stream of reports in bytes
+-- Returns 'kept'
 local time = redis.call('TIME')
 local now = math.floor((time[1] * 1000000 + time[2]) / 1000)
 if ARGV[4] == '1' then
-  -- Its worker died between this and the acknowledgement: the broker gave it again, so it is not lost.
+  -- Its worker died between this call and the acknowledgement: the broker redelivered it, so it is not lost.
   for _, boot in ipairs(redis.call('SMEMBERS', KEYS[1])) do
     redis.call('HDEL', ARGV[5] .. boot, ARGV[2])
   end
@@ -18,7 +18,7 @@ redis.call('PEXPIRE', KEYS[2], KEPT_MS)
 if redis.call('HSETNX', KEYS[4], 'stream', ARGV[6]) == 1 then
   redis.call('PEXPIRE', KEYS[4], KEPT_MS)
 end
--- A worker that dies before its first sign is known to have lived now.
+-- A worker that dies before its first beat is recorded as alive now.
 if redis.call('ZADD', KEYS[3], 'NX', now, ARGV[1]) == 1 then
   redis.call('PEXPIRE', KEYS[3], KEPT_MS)
 end

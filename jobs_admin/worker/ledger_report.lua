@@ -1,10 +1,10 @@
--- A report -> the stream, counted as `core/stream.py` says. Part of scripts.
--- `bound`: the bytes that the stream may hold; nil for a word that corrects one which stands there, and is short.
--- Answers whether there was room. A stream that is empty takes anything, as in `append.lua`.
+-- Append a report to the stream, counted as in `core/stream.py`. Part of scripts.
+-- `bound`: limit of the stream in bytes; nil for a short report that corrects an existing one.
+-- Returns whether there was room. An empty stream accepts anything, as in `append.lua`.
 local function report(stream, bytes, fields, bound)
   local held = 0
   if redis.call('XLEN', stream) > 0 then
-    -- Without a count: it was filled by workers of an older version, or the count was deleted, or is none.
+    -- Without a count: filled by workers of an older version, or the count was deleted or is invalid.
     held = counted(bytes) or redis.call('MEMORY', 'USAGE', stream, 'SAMPLES', 100)
   end
   local weight = BESIDE

@@ -1,4 +1,4 @@
-"""The one connection on which a job's report travels. Dialled where nothing waits; bounded where a job does."""
+"""Connection for a job's reports. Opened where nothing waits; bounded in time where a job does."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from redis.retry import Retry
 from jobs_admin.core.service_url import for_redis_py
 
 CALL_TIMEOUT = 0.1  # seconds, while a job waits
-DEEPEST = 16  # lists within lists, of an answer; no script of ours answers more than three
-BACKGROUND_TIMEOUT = 2.0  # seconds for each command, in the heartbeat's thread, where nothing waits
+DEEPEST = 16  # nesting of lists in an answer; our scripts use three at most
+BACKGROUND_TIMEOUT = 2.0  # seconds per command in the heartbeat's thread, where nothing waits
 
-# redis-py differs by version in what it says of itself at each connect; each of it is a round trip for nothing.
+# By version, redis-py sends different details about itself at each connect, each a useless round trip.
 _SILENCE = {"protocol": 2, "driver_info": None, "lib_name": None, "lib_version": None}
 
 
 def client(url: str) -> redis.Redis:
-    """For the heartbeat's thread: tries once, on one connection. Connects when first used."""
+    """Return a client for the heartbeat's thread: one connection, no retry. It connects at first use."""
     return redis.Redis.from_url(
         for_redis_py(url),
         socket_timeout=BACKGROUND_TIMEOUT,
@@ -43,21 +43,20 @@ def _supported_options() -> dict[str, Any]:
     base = getattr(redis.connection, "AbstractConnection", redis.connection.Connection)
     known = inspect.signature(base.__init__).parameters
     found = {name: value for name, value in _SILENCE.items() if name in known}
-    if "driver_info" in found:  # where the older words for it only warn
+    if "driver_info" in found:  # older names only raise a warning there
         found = {name: value for name, value in found.items() if not name.startswith("lib_")}
     return found
 
 
 class Line:
-    """An open connection. Raises redis.RedisError or OSError where the store cannot be reached, or is too slow.
+    """An open connection. Raises redis.RedisError or OSError if the store is unreachable or too slow.
 
-    To be made by a thread that may wait: names are resolved, and each step of the handshake may take
-    BACKGROUND_TIMEOUT. A store that then takes longer than CALL_TIMEOUT for a PING gets no line: else every report
-    would find that out.
+    Create it in a thread that may wait: it resolves names, and each step of the handshake may take BACKGROUND_TIMEOUT.
+    A store that takes longer than CALL_TIMEOUT for a PING is refused: otherwise every report would time out.
     """
 
     def __init__(self, url: str) -> None:
-        # A pool of its own only makes the connection; nothing but this object uses it.
+        # A pool only to create the connection, used by this object alone.
         self._connection = cast(Any, client(url).connection_pool.make_connection())
         self._connection.connect()
         started = time.monotonic()
@@ -72,31 +71,31 @@ class Line:
         self._poll.register(self._connection._sock, select.POLLIN)
 
     def is_stale(self) -> bool:
-        """Return whether the other end has hung up, where every answer was read: it says nothing unasked."""
+        """Return whether the server closed the connection, if every answer was read: it sends nothing unasked."""
         return self.has_come()
 
     def has_come(self) -> bool:
-        """Return whether there is something to read now: an answer, the beginning of one, or that the other end has hung up."""
+        """Return whether there is data to read now: an answer, a part of one, or a closed connection."""
         return self._answers.holds_some or bool(self._poll.poll(0))
 
     def query(self, command: Sequence[str | bytes | int], deadline: float) -> Any:
-        """The answer to one command, read before `deadline` (monotonic seconds): bytes, a number, a list of such, or
-        None.
+        """Return the answer to one command, read before `deadline` (monotonic seconds): bytes, a number, a list of
+        these, or None.
 
-        Raises redis.ResponseError for an answer that is an error; after any other error the line is of no more use. By
-        hand, since redis-py's time-outs start again with each read and write.
+        Raises redis.ResponseError if the answer is an error; after any other error the connection is unusable.
+        Implemented here because redis-py restarts its timeout with each read and write.
         """
         self.send(command, deadline)
         return self.read(deadline)
 
     def send(self, command: Sequence[str | bytes | int], deadline: float) -> None:
-        """One command. Answers come in the order of what was asked."""
+        """Send one command. Answers come in the order of the commands."""
         socket = self._connection._sock
         socket.settimeout(_remaining(deadline))
         socket.sendall(b"".join(self._connection.pack_command(*command)))
 
     def read(self, deadline: float) -> Any:
-        """The next answer; as `query`."""
+        """Return the next answer, like `query`."""
         return self._answers.next(deadline)
 
     def close(self) -> None:
@@ -118,7 +117,7 @@ def _size(text: str) -> int:
 
 
 class _Answers:
-    """The answers of the other end, one by one (RESP 2)."""
+    """Parser of the server's answers, one by one (RESP 2)."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket

@@ -1,7 +1,7 @@
-"""The message of a job's next attempt: the bytes of the last one, except for the members that must change.
+"""Message of a job's next attempt: the bytes of the previous one except for the members that must change.
 
-Parsed and serialised again, a message would have the same meaning and other bytes: each language writes numbers, escapes and
-spaces in its own way.
+Parsing and serialising would keep the meaning but change the bytes: each language writes numbers, escapes and spaces
+differently.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _value_at = JSONDecoder().raw_decode
 
 class _Member(NamedTuple):
     name: str
-    start: int  # of its name's quote
+    start: int  # of the name's opening quote
     value: int
     end: int
 
 
 def changed(text: str, changes: Mapping[Path, str | None]) -> str:
-    """`text`, a JSON object, with JSON text put at each path, or the member there taken out (None).
+    """Return `text`, a JSON object, with JSON text inserted at each path, or the member removed (None).
 
-    A last step that is not there is added at the end of its object; a path through something that is no object, or is not
-    there, changes nothing. Of a name that stands twice in an object, both change. Raises ValueError (or RecursionError)
-    where the text is not a JSON object.
+    A missing last step is added at the end of its object; a path through a missing member or a non-object changes
+    nothing. If a name occurs twice in an object, both change. Raises ValueError or RecursionError if the text is not a
+    JSON object.
     """
     start = _skipped(text, 0)
     new, end = _object(text, start, changes)
@@ -41,7 +41,7 @@ def changed(text: str, changes: Mapping[Path, str | None]) -> str:
 
 
 def _object(text: str, at: int, changes: Mapping[Path, str | None]) -> tuple[str, int]:
-    """The object that begins at `at`, changed, and where it ends."""
+    """Return the object that starts at `at`, changed, and its end."""
     members, end = _members(text, at)
     if not changes:
         return text[at:end], end
@@ -98,9 +98,13 @@ def _skipped(text: str, at: int) -> int:
     return at
 
 
-WAITED = "redrive_waited"  # a header: seconds that were waited before this attempt, where the next wait follows from it
+WAITED = "redrive_waited"  # header: seconds waited before this attempt, if the next delay depends on it
+# Headers of a job that is or was on hold by a breaker: the breaker, start of the hold (Unix ms), failures after a
+# release while others succeeded, and the ticket that lets it start.
+HOLD, HOLD_SINCE, HOLD_FAILED, TICKET = "redrive_held", "redrive_held_since", "redrive_held_failed", "redrive_ticket"
+OWN_HEADERS = frozenset({WAITED, HOLD, HOLD_SINCE, HOLD_FAILED, TICKET})
 
-# What the broker wrote onto the last delivery: a lie on a message that nobody has fetched yet.
+# Fields that the broker wrote on the last delivery: wrong on a message that was not fetched yet.
 _OF_THE_BROKER = (
     ("headers", "redelivered"),
     ("headers", "x-death"),
@@ -115,24 +119,31 @@ _OF_THE_BROKER = (
 )
 
 
-# Of a replay onto RabbitMQ (`once.py`): this is no second copy of its message, though it may be the same attempt.
+# Field of a replay to RabbitMQ (`once.py`): the new message is no second copy, though it may be the same attempt.
 _OF_THE_REPLAY = (("headers", "redrive", "once"),)
 
 
 class NotCelerys(ValueError):
-    """The message has no headers of Celery's second protocol, so its attempts cannot be counted in it."""
+    """The message has no headers of Celery's protocol 2, so it cannot count attempts."""
 
 
-def next_message(raw: bytes, retries: int, waited_s: float | None = None) -> bytes:
-    """`raw` as its next delivery: Celery's own count of retries is true for every worker, guarded or not.
+def next_message(
+    raw: bytes, retries: int, waited_s: float | None = None, hold: tuple[str, int, int] | None = None
+) -> bytes:
+    """Return `raw` as the next delivery, with Celery's retry count correct for every worker, guarded or not.
 
-    It gets a tag of its own, since kombu keeps what is not acknowledged under it. Raises NotCelerys.
+    It gets a new delivery tag, the key of unacknowledged messages in kombu. `hold`: values of `HOLD`, `HOLD_SINCE` and
+    `HOLD_FAILED`. Raises NotCelerys.
     """
     changes: dict[tuple[str, ...], str | None] = dict.fromkeys(_OF_THE_BROKER + _OF_THE_REPLAY)
+    changes.update(dict.fromkeys(("headers", name) for name in (HOLD_SINCE, HOLD_FAILED, TICKET)))
+    if hold is not None:
+        names = (("headers", name) for name in (HOLD, HOLD_SINCE, HOLD_FAILED))
+        changes.update(zip(names, map(json.dumps, hold), strict=True))
     changes["headers", "retries"] = str(retries)
     changes["properties", "delivery_tag"] = json.dumps(str(uuid4()))
     if waited_s is not None:
-        changes["headers", WAITED] = json.dumps(waited_s)  # exact: three times it bounds the next wait
+        changes["headers", WAITED] = json.dumps(waited_s)  # exact: three times this value limits the next delay
     try:
         text = raw.decode("utf-8", "surrogateescape")
         if not json.loads(text)["headers"].get("task"):
@@ -142,3 +153,9 @@ def next_message(raw: bytes, retries: int, waited_s: float | None = None) -> byt
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise NotCelerys("its message cannot be read") from error
+
+
+def with_ticket(message: bytes, ticket: str) -> bytes:
+    """Return a held job's message as released. Raises ValueError or RecursionError if it cannot be read."""
+    text = message.decode("utf-8", "surrogateescape")
+    return changed(text, {("headers", TICKET): json.dumps(ticket)}).encode("utf-8", "surrogateescape")

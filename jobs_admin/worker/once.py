@@ -1,8 +1,7 @@
-"""A replayed job whose message comes twice starts once, where its broker could not promise that it was sent once.
+"""Start-once check: a replayed job runs once even if its message arrives twice.
 
-Only messages that say so ask: `once` is in the `redrive` header of what was replayed onto a broker without atomic sends
-(RabbitMQ). The first delivery of a run's attempt leaves a mark in the store; another one that finds it is a second
-copy.
+For brokers without atomic sends (RabbitMQ): their replayed messages have `once` in the `redrive` header. The first
+delivery of an attempt sets a mark in the store; a delivery that finds the mark is a second copy.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from jobs_admin.core.envelope import Lineage
 from jobs_admin.worker import report
 from jobs_admin.worker.calls import Calls, Script
 
-LIVES_S = 7 * 86400  # as long as the ledger of a replay
+LIVES_S = 7 * 86400  # as long as a replay's ledger
 
 _FIRST = Script("return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'EX', ARGV[2]) and 1 or 0")
 
@@ -23,22 +22,25 @@ logger = logging.getLogger("redrive.worker")
 
 
 class Once:
-    """Asked in a worker's main process, before a job goes to the pool. No method raises, or waits for longer than `Calls`."""
+    """Check in a worker's main process before a job goes to the pool.
+
+    No method raises, or waits longer than `Calls`.
+    """
 
     def __init__(self, calls: Calls, source: str, boot: str) -> None:
         self._calls = calls
         self._source = source
         self._boot = boot
-        self.repeated = 0  # copies that were not run
-        self.unasked = 0  # jobs that started although the store did not say whether they are a second copy
+        self.repeated = 0  # copies that did not run
+        self.unasked = 0  # jobs that started unchecked because the store did not answer
 
     def is_repeated(self, request: Any) -> bool:
-        """Return whether this attempt of the job was begun by another copy of its message. If not, it is begun now."""
+        """Return whether another copy of the message has started this attempt. If not, mark it as started."""
         lineage = _once_lineage(request)
         if lineage is None:
             return False
-        # Celery's own retry has the same header and is the next attempt. What a policy puts off, or tries again, has
-        # lost the word `once` (`next_message.py`): it may come back as the same attempt.
+        # Celery's own retry has the same header and is the next attempt. A job that a policy delays or retries has lost
+        # `once` (`next_message.py`), because it may return as the same attempt.
         attempt = report.attempt_of(request)
         key = keys.once(self._source, f"{lineage.replay}-{lineage.item}-{_which(request)}", attempt)
         is_first = self._calls.run(_FIRST, [key], [self._boot, LIVES_S])
@@ -57,7 +59,7 @@ class Once:
 
 
 def _once_lineage(request: Any) -> Lineage | None:
-    """Return where the job comes from, if its message asks to be started once."""
+    """Return the job's lineage if its message has `once`."""
     header = request.request_dict.get("redrive")
     if not isinstance(header, dict) or header.get("once") is not True:
         return None
@@ -66,13 +68,16 @@ def _once_lineage(request: Any) -> Lineage | None:
 
 
 def _which(request: Any) -> str:
-    """Return the job's id, since the header of an older desk may be that of its parent, and how often it was replaced:
-    what takes a task's place (`self.replace`) has its id, begins at the first attempt, and is no copy.
+    """Return the job's id and its number of replacements.
+
+    An older desk's header may name the parent. A task's replacement (`self.replace`) has its id, starts at attempt 1,
+    and is no copy.
     """
     return f"{request.id}-{report.attempt_number(request.request_dict.get('replaced_task_nesting'))}"
 
 
 def _came_back(request: Any) -> bool:
-    """Return whether the broker itself delivers it again: its worker died or let go of it before it was acknowledged, or it went
-    round through a dead-letter exchange. A run that was begun and not ended must run again."""
+    """Return whether the broker redelivers the job: its worker died or released it unacknowledged, or it passed a
+    dead-letter exchange. A run that started and did not end must run again.
+    """
     return bool(request.delivery_info.get("redelivered")) or "x-death" in request.request_dict

@@ -1,7 +1,7 @@
-"""The policies in force in this worker: the main process learns of them, and the pool's children read them.
+"""Policies in force in this worker: the main process reads them from the store, the pool's children from the board.
 
-They fail static: without the store, with a document that cannot be used, or after a start while the store is away, the last
-good ones stay in force.
+They fail static: without the store, with an unusable document, or after a start while the store is unavailable, the
+last good ones stay in force.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from jobs_admin.core.refused import Refused
 from jobs_admin.worker.spool import own_directory
 
 CAPTURE = "capture"
-RUNGS = ("off", CAPTURE, OBSERVE, ENFORCE)  # each a ceiling for what stands behind it
-_REREAD_S = 60.0  # also where the number is the same: a store that lost all may have come to the same number again
-_REMEMBERED = 10_000  # choices; routing keys may be made up
+RUNGS = ("off", CAPTURE, OBSERVE, ENFORCE)  # each is a ceiling for those after it
+_REREAD_S = 60.0  # even if the number is unchanged: a store that lost its data may have reached the same number again
+_REMEMBERED = 10_000  # choices; routing keys can be arbitrary
 
 logger = logging.getLogger("redrive.worker")
 
 
-# A text that a worker's main process writes and its pool children read, without a call and without a lock. The memory
-# is shared by all that are forked after it was made. It has two places: a text is written into the one that is not in
-# force, and then the number that names it. A reader that was interrupted for as long as two texts took finds that the
-# checksum is wrong, and reads again. Nothing here waits, so a child that is killed while it reads holds up no other.
+# Board: a text that a worker's main process writes and its pool's children read, without calls or locks.
+# The memory is shared with processes forked after its creation. It has two slots: a text is written to the inactive
+# one, then the number that selects it. A reader interrupted for two writes finds a wrong checksum and reads again.
+# Nothing here waits, so a child killed while reading blocks no other.
 
-BOARD_BYTES = 1024**2  # bytes of a text; memory is only taken for what is written
+BOARD_BYTES = 1024**2  # maximum bytes of a text; memory is only used for bytes written
 
 _NUMBER = struct.Struct("=Q")
 _HEAD = struct.Struct("=II")  # bytes of the text, its CRC-32
@@ -50,11 +50,11 @@ _LONGEST_LAST_GOOD = 2 * 1024**2
 
 
 class TooLong(ValueError):
-    """The text does not fit. What was on the board before still is."""
+    """The text does not fit. The board is unchanged."""
 
 
 class Board:
-    """`write` is called by one process, in one thread; `read` and `number` by any."""
+    """Shared text of one writer. One thread of one process calls `write`; any process may call `read` and `number`."""
 
     def __init__(self, room: int = BOARD_BYTES) -> None:
         self._room = room
@@ -62,7 +62,7 @@ class Board:
 
     @property
     def number(self) -> int:
-        """Another one for each text; 0 before the first. Costs 0.2 microseconds, so it may be asked for each job."""
+        """Number of the current text; 0 before the first. Takes 0.2 µs, so it can be read per job."""
         found: int = _NUMBER.unpack_from(self._memory)[0]
         return found
 
@@ -73,11 +73,11 @@ class Board:
         at = self._place(number)
         head = _HEAD.pack(len(text), zlib.crc32(text))
         self._memory[at : at + _HEAD.size + len(text)] = head + text
-        # A slice, not `pack_into`, which clears the place first: a reader would meet number 0.
+        # A slice, not `pack_into`, which zeroes the target first: a reader would see number 0.
         self._memory[: _NUMBER.size] = _NUMBER.pack(number)
 
     def read(self) -> tuple[int, bytes]:
-        """The number and the text that is in force; (0, b"") before the first."""
+        """Return the number and the current text; (0, b"") before the first."""
         for _ in range(_READS):
             number = self.number
             if not number:
@@ -96,7 +96,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The one version of the one policy that an attempt runs under, from its start to the decision over it."""
+    """Policy version of one attempt, from its start to the decision about it."""
 
     policy: Policy
     name: str
@@ -113,27 +113,33 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """The board as it was read once."""
+    """Parsed content of the board."""
 
     number: int
     ceiling: str
     policies: dict[str, Chosen]
-    choices: dict[tuple[str, str], Chosen | None]  # (queue, task) -> what was found for it
+    choices: dict[tuple[str, str], Chosen | None]  # (queue, task) -> result
+
+    @property
+    def is_in_force(self) -> bool:
+        return self.ceiling in (OBSERVE, ENFORCE)
 
 
 class InForce:
-    """The policies on the board, as jobs need them. May be asked in any process and any thread."""
+    """Policies on the board, for jobs. Safe in any process and thread."""
 
     def __init__(self, board: Board, source: str) -> None:
         self._board = board
         self._source = source
-        # In one reference, so that no thread of a pool meets one half of a page and one of the next.
+        # One reference, so that no thread combines two pages.
         self._page = _Page(0, CAPTURE, {}, {})
 
     def choose(self, queue: str, task: str) -> Chosen | None:
-        """The policy for a job now; None where none matches, or the ceiling is below `observe`; and for a queue of no name."""
+        """Return the policy for a job now; None if none matches, the ceiling is below `observe`, or the queue is
+        unnamed.
+        """
         if not queue:
-            return None  # it could not be brought back to where it came from
+            return None  # the job could not be returned to its queue
         page = self._now()
         place = (queue, task)
         try:
@@ -145,11 +151,9 @@ class InForce:
             return found
 
     def concerns(self, task: str) -> bool:
-        """Return whether some policy is for this task, on whatever queue."""
+        """Return whether a policy matches this task in any queue."""
         page = self._now()
-        return page.ceiling in (OBSERVE, ENFORCE) and any(
-            matching.matches(one.policy.match.task, task) for one in page.policies.values()
-        )
+        return page.is_in_force and any(matching.matches(one.policy.match.task, task) for one in page.policies.values())
 
     def _now(self) -> _Page:
         page = self._page
@@ -157,17 +161,31 @@ class InForce:
             page = self._page = _read(self._board)
         return page
 
+    def breakers(self) -> dict[str, bool] | None:
+        """Return breaker -> whether one of its policies is in mode `enforce`; None if no policy is in force."""
+        page = self._now()
+        if not page.is_in_force:
+            return None
+        found: dict[str, bool] = {}
+        for one in page.policies.values():
+            if name := one.policy.breaker_name:
+                found[name] = found.get(name, False) or one.is_enforced
+        return found
+
+    def may_enforce(self) -> bool:
+        return self._now().ceiling == ENFORCE
+
     def counts_starts(self) -> bool:
-        """Return whether some policy wants a job counted before it starts, or its retries."""
+        """Return whether a policy counts starts or retries."""
         policies = [one.policy for one in _read(self._board).policies.values() if one.is_enforced]
         return any(one.poison or one.concurrency or one.rate_limit or one.budget for one in policies)
 
     def files_lost(self) -> bool:
-        """Return whether some policy wants jobs kept while they run."""
+        """Return whether a policy stores jobs while they run."""
         return any(one.is_enforced and one.policy.file_lost for one in _read(self._board).policies.values())
 
     def _find(self, page: _Page, place: tuple[str, str]) -> Chosen | None:
-        if page.ceiling not in (OBSERVE, ENFORCE):
+        if not page.is_in_force:
             return None
         found = matching.chosen([one.policy for one in page.policies.values()], self._source, *place)
         if found is None:
@@ -179,16 +197,19 @@ class InForce:
 
 
 class Policies:
-    """The main process' side. `poll` is called by the heartbeat's thread, and once before the pool is forked."""
+    """Policies in the main process.
+
+    The heartbeat's thread calls `poll`; it is also called once before the pool forks.
+    """
 
     def __init__(self, source: str, ceiling: str, directory: Path) -> None:
         self.source = source
-        self.refused: dict[str, str] = {}  # name -> why its newest document is not in force as it says
-        self.held_to = ENFORCE  # a lower ceiling while an operator wants it (`manage.py off`, `drain`)
+        self.refused: dict[str, str] = {}  # name -> why its latest document is not fully in force
+        self.held_to = ENFORCE  # a lower ceiling set by an operator (`manage.py off`, `drain`)
         self._ceiling = ceiling
         self._directory = directory
         self._board = Board()
-        self._seen: bytes | None = None  # the number in the store when we last read all
+        self._seen: bytes | None = None  # the store's number at the last full read
         self._read_at = float("-inf")
         self._documents: dict[str, dict[str, Any]] = {}
         self._publish()
@@ -198,16 +219,21 @@ class Policies:
         return InForce(self._board, self.source)
 
     @property
+    def are_read(self) -> bool:
+        """Return whether the store has policies and this worker has read them."""
+        return self._seen is not None
+
+    @property
     def ceiling(self) -> str:
         return min(self._ceiling, self.held_to, key=RUNGS.index)
 
     @property
     def versions(self) -> dict[str, int]:
-        """The versions of policies that may match a job of this source, by name, as its pool has them."""
+        """Versions by name of the policies that may match a job of this source, as the pool has them."""
         return {name: document["version"] for name, document in self._documents.items()}
 
     def hold_to(self, rung: str) -> bool:
-        """Return whether that changed something."""
+        """Set the operator's ceiling. Return whether it changed."""
         if rung == self.held_to:
             return False
         self.held_to = rung
@@ -215,10 +241,10 @@ class Policies:
         return True
 
     def poll(self, client: redis.Redis, number: bytes | None) -> bool:
-        """Read all where the number in the store is another one than before. True where something changed.
+        """Read all policies if the store's number changed. Return whether policies changed.
 
-        Raises redis.RedisError; then all is as it was. Without a number the store has lost its memory, or no policy was
-        ever published: that takes no policy out of force.
+        Raises redis.RedisError and then changes nothing. A store without a number lost its data, or no policy was ever
+        published: policies in force stay in force.
         """
         is_fresh = time.monotonic() - self._read_at < _REREAD_S
         if number is None or (number == self._seen and is_fresh):
@@ -241,7 +267,10 @@ class Policies:
         return is_changed or self.refused != refused_before
 
     def _take(self, documents: dict[str, Any]) -> bool:
-        """Replace what is in force; of a name whose document cannot be used, the version before stays. True if it changed."""
+        """Replace the policies in force. If a document is unusable, its previous version stays.
+
+        Return whether something changed.
+        """
         taken: dict[str, dict[str, Any]] = {}
         refused: dict[str, str] = {}
         for name, document in documents.items():
@@ -282,7 +311,7 @@ class Policies:
 def _read(board: Board) -> _Page:
     number, text = board.read()
     page: dict[str, Any] = json.loads(text) if text else {"ceiling": CAPTURE, "policies": []}
-    # Only usable ones are put on the board.
+    # Only usable documents are written to the board.
     policies = [_usable(one["name"], one) for one in page["policies"]]
     return _Page(number, page["ceiling"], {one.name: one for one in policies}, {})
 
@@ -307,14 +336,14 @@ def _why(error: Exception) -> str:
     return str(error)[: 500 if isinstance(error, Refused) else 200]
 
 
-# The policies, and the pauses, that were last in force, on the worker's own disk: for a start while the store is away.
+# Last policies and pauses in force, on the worker's own disk: for a start while the store is unavailable.
 
 
 def keep_last_good(directory: Path, documents: list[dict[str, Any]], name: str = _LAST_GOOD) -> None:
-    """Whole on the disk when this returns, or as it was before. Raises OSError."""
+    """Write the file atomically and durably. Raises OSError."""
     own_directory(directory)
     body = json.dumps(documents).encode()
-    # Workers of one host share the file; each renames one of its own.
+    # Workers of one host share the file; each renames its own draft.
     draft = directory / f".{name}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         draft.unlink()
@@ -332,7 +361,7 @@ def keep_last_good(directory: Path, documents: list[dict[str, Any]], name: str =
 
 
 def load_last_good(directory: Path, name: str = _LAST_GOOD) -> list[dict[str, Any]]:
-    """Nothing where there is no such file, or where it is not whole, or not this user's alone."""
+    """Return the documents in the file; [] if it is missing, incomplete, or accessible to other users."""
     try:
         descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""All that retries need in one worker, put together: made before the pool is forked, started after."""
+"""Retry components of one worker: built before the pool forks, started after it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.worker.acting import Acting
 from jobs_admin.worker.at_start import AtStart
+from jobs_admin.worker.breakers import Breakers
 from jobs_admin.worker.broker import Publisher, redis_of
 from jobs_admin.worker.budget import GRANTED, REFUSED, Budgets, Grant, Shares
 from jobs_admin.worker.calls import Calls
@@ -25,25 +26,29 @@ from jobs_admin.worker.report import Origin
 from jobs_admin.worker.retrying import Retrying
 from jobs_admin.worker.store import Store
 
-_CEILINGS = {b"off": "off", b"drain": CAPTURE}  # what `manage.py off` and `drain` leave of any policy
+_CEILINGS = {b"off": "off", b"drain": CAPTURE}  # highest mode of any policy after `manage.py off` and `drain`
 
 logger = logging.getLogger("redrive.worker")
 
 
 class Policing:
-    """`acting` is the guard's, `obey` the heartbeat's."""
+    """Retry components. The guard uses `acting`, the heartbeat calls `obey`."""
 
     def __init__(
         self, app: Any, origin: Origin, store: Store, url: str, ceiling: str, at_start: AtStart, calls: Calls
     ) -> None:
         self.policies = Policies(origin.source, ceiling, store.spool.directory)
         with contextlib.suppress(redis.RedisError, OSError), client(url) as connection:
-            # Once before the first job; a store that is away is asked again each second.
+            # Once before the first job; after a failure the heartbeat retries each second.
             answers: Any = connection.mget(keys.switch(), keys.policies_version())
             self.obey(connection, *answers)
         self._calls = calls
         notes = Notes()
-        self.later = _later(app, origin, url)
+        self.later, delays = _later(app, origin, url)
+        in_force = self.policies.in_force()
+        self.breakers = breakers = Breakers(
+            origin, in_force, delays, client(url), self.later.hurry, lambda: self.policies.are_read
+        )
         budgets = Budgets(calls, origin.source)
         self.shares = shares = Shares()
 
@@ -57,34 +62,38 @@ class Policing:
                 return shares.take(name, budget)
             return GRANTED if is_granted else REFUSED
 
-        self._retrying = Retrying(origin, self.policies.in_force(), notes, at_start, spend)
-        self.acting = Acting(origin, self.policies.in_force(), notes, self.later, at_start, spend)
+        self._retrying = Retrying(origin, self.policies.in_force(), notes, at_start, spend, breakers.open_breakers())
+        self.acting = Acting(origin, in_force, notes, self.later, at_start, spend, breakers)
 
     def wrap(self, tasks: Iterable[Any]) -> None:
         for task in tasks:
             self._retrying.wrap(task)
 
     def begin_child(self, **_: Any) -> None:
-        """In a process of the pool that was just forked, before its first job: else that would wait for a connection."""
+        """Connect in a newly forked process of the pool, so that its first job does not wait for it."""
         try:
             if self.policies.in_force().counts_starts():
                 self._calls.connect()
-        except Exception:  # the border: the process starts, whatever we did not think of
+        except Exception:  # no error of ours may keep a process from starting
             logger.exception("Redrive could not make a process of the pool ready.")
 
     def obey(self, connection: redis.Redis, switch: bytes | None, number: bytes | None) -> bool:
-        """Apply what the store says now. Return whether that changed something. Raises redis.RedisError."""
+        """Apply the store's values. Return whether something changed. Raises redis.RedisError."""
         is_capped = self.policies.hold_to(_CEILINGS.get(switch or b"", ENFORCE))
         return self.policies.poll(connection, number) or is_capped
 
     def start(self) -> None:
         self.later.start()
+        self.breakers.start()
 
     def stop(self) -> None:
+        self.breakers.stop()
         self.later.stop()
+        self.breakers.farewell()
 
 
-def _later(app: Any, origin: Origin, store_url: str) -> Later:
+def _later(app: Any, origin: Origin, store_url: str) -> tuple[Later, Delays]:
+    """Return the scheduler of delayed jobs, and their Redis for another thread."""
     broker = app.conf.broker_read_url or app.conf.broker_url
     options = app.conf.broker_transport_options or {}
     of_broker = None
@@ -94,9 +103,8 @@ def _later(app: Any, origin: Origin, store_url: str) -> Later:
     if dialled is None:
         raise ValueError("the store's URL cannot be used")
     publisher = None if of_broker else Publisher(app.connection_for_write)
-    return Later(
-        origin,
-        Delays(dialled(SCHEDULE_SECONDS), origin.source),
-        Delays(dialled(BACKGROUND_TIMEOUT), origin.source),
-        publisher,
+    for_jobs, own, others = (
+        Delays(dialled(seconds), origin.source)
+        for seconds in (SCHEDULE_SECONDS, BACKGROUND_TIMEOUT, BACKGROUND_TIMEOUT)
     )
+    return Later(origin, for_jobs, own, publisher), others

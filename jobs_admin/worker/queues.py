@@ -1,8 +1,7 @@
-"""The queue that a job came from: by its delivery, and where that names none, by the bindings of the queues.
+"""Queue of a job, by its delivery or else by the bindings of the queues.
 
-A routing key is no queue: a topic exchange takes thousands of them to one, and two queues may share one. A retry goes
-back to the queue that the job came from, and policies match by it; so a sure queue is marked apart from one that is
-only likely.
+A routing key is no queue: a topic exchange routes thousands of keys to one queue, and two queues may share a key. A
+retry returns to its job's queue, and policies match by it, so certain queues are distinguished from likely ones.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from typing import Any
 
 from jobs_admin.worker.raw_message import Popped
 
-MARK = (
-    "redrive_queue"  # among a job's headers on their way to the pool: the queue it came from, "" where that is not sure
-)
+MARK = "redrive_queue"  # header on the way to the pool: the job's queue, "" if not certain
+_FIRST = "redrive_first_protocol"  # header on the way to the pool, if the message is of Celery's protocol 1
 _PLACE = (
-    "_redrive_place"  # on a request: where it came from, asked once, since a consumer's tags change with its connection
+    "_redrive_place"  # request attribute: the place, looked up once because consumer tags change with the connection
 )
 _MOST_TAGS = 10_000
-_WILDCARDS = {"#": ".*?", "*": r"[^\.]+"}  # as kombu reads them
+_WILDCARDS = {"#": ".*?", "*": r"[^\.]+"}  # as in kombu
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +31,13 @@ class Place:
 
 @lru_cache(maxsize=1000)
 def _sure(name: str) -> Place:
-    """Asked once a job."""
+    """Return a certain place, cached because it is needed per job."""
     return Place(name, True)
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The messages that one queue gets from one exchange."""
+    """Binding: messages of one exchange that one queue receives."""
 
     exchange: str
     kind: str  # of the exchange: direct, topic, fanout, …
@@ -48,29 +46,32 @@ class Bound:
 
 
 class Queues:
-    """The queues of one worker; used in any thread of its main process."""
+    """Queues of one worker, for any thread of its main process."""
 
     def __init__(
         self, bound: Callable[[], Iterable[Bound]] = tuple, consumed: Callable[[], Collection[str]] = tuple
     ) -> None:
-        """`bound`: of all queues that the app knows. `consumed`: the names of those that this worker takes jobs from."""
+        """`bound`: bindings of all queues known to the app.
+
+        `consumed`: names of the queues that this worker consumes.
+        """
         self._read = bound
         self._bound = tuple(bound())
         self._consumed = consumed
         self._consumer: Any = None
-        self._tags: dict[str, str] = {}  # also those of connections that are no more: their jobs may still run
-        # Exchanges that give each worker a copy: such a message lies in no queue that it could go back to.
+        self._tags: dict[str, str] = {}  # including tags of closed connections: their jobs may still run
+        # Exchanges that give each worker a copy: such a message has no queue to return to.
         self.fanouts = frozenset(one.exchange for one in self._bound if one.kind == "fanout")
 
     def connected(self, consumer: Any) -> None:
-        """After each connection to the broker, before the first message. `consumer` is kombu's."""
+        """Read the bindings after each connection to the broker, before the first message. `consumer` is kombu's."""
         self._bound = tuple(self._read())
-        # Elsewhere a tag in a message is what its producer wrote into it.
+        # On other brokers, a tag in a message was written by its producer.
         is_amqp = hasattr(consumer.channel, "basic_publish_confirm")
         self._consumer = consumer if is_amqp else None
 
     def find_place(self, message: Any) -> Place:
-        """Return where a message came from: its list on Redis, the consumer that RabbitMQ gave it to, else how it was routed."""
+        """Return a message's place: its Redis list, the consumer that RabbitMQ delivered it to, or else its routing."""
         payload = getattr(message, "_raw", None)
         if isinstance(payload, Popped) and payload.queue:
             return _sure(payload.queue)
@@ -84,7 +85,9 @@ class Queues:
         return Place(name, True) if name else self._routed(exchange, key)
 
     def remember(self) -> None:
-        """Before a queue is not consumed any more: its consumer's tag is forgotten then, and its messages may still come."""
+        """Store the consumer tags before a queue is cancelled: kombu then forgets its tag, but its messages may
+        still come.
+        """
         if self._consumer is not None:
             self._tags.update({active: name for name, active in list(self._consumer._active_tags.items())})
 
@@ -98,7 +101,7 @@ class Queues:
         return self._tags.get(tag, "")
 
     def _routed(self, exchange: str, key: str) -> Place:
-        if not exchange:  # the default exchange, where a routing key is a queue's name
+        if not exchange:  # default exchange: a routing key is a queue's name
             name = key.partition("\x06\x16")[0]  # `emails\x06\x163` is the list of one priority of `emails`
             return Place(name, bool(name))
         candidates = [one for one in self._bound if one.exchange == exchange]
@@ -109,7 +112,7 @@ class Queues:
 
 
 def place_of(request: Any, queues: Queues) -> Place:
-    """Return the place of a job, in the main process."""
+    """Return a job's place, in the main process."""
     found: Place | None = getattr(request, _PLACE, None)
     if found is None:
         found = queues.find_place(request.message)
@@ -118,23 +121,31 @@ def place_of(request: Any, queues: Queues) -> Place:
 
 
 def hand_over(request: Any, place: Place) -> None:
-    """To the process that runs the job, so that both sides go by the same policy."""
-    request.request_dict[MARK] = place.name if place.is_sure else ""  # whatever the message said there
+    """Pass the place to the process that runs the job, so that both use the same policy."""
+    request.request_dict[MARK] = place.name if place.is_sure else ""  # overwrite any value in the message
+    request.request_dict[_FIRST] = is_first_protocol(request.message)
 
 
-def handed_over(context: Any) -> str:
-    """In the process that runs the job: the queue it came from, "" where that is not sure.
+def is_first_protocol(message: Any) -> bool:
+    """Return whether a message lacks the headers of Celery's protocol 2, so its retries cannot be counted in it."""
+    return not (isinstance(message.headers, dict) and message.headers.get("task"))
 
-    To be asked once, before the task's code runs: Celery would hand the mark on to the message of a retry.
+
+def handed_over(context: Any) -> tuple[str, bool]:
+    """Return a job's queue ("" if not certain), and whether its message is of Celery's protocol 1, in the process that
+    runs it.
+
+    Call it once, before the task's code runs: Celery would copy the marks to the message of a retry.
     """
     if isinstance(context.headers, dict):
-        context.headers.pop(MARK, None)
-    name = vars(context).pop(MARK, "")
-    return name if isinstance(name, str) else ""
+        for mark in (MARK, _FIRST):
+            context.headers.pop(mark, None)
+    name, is_first = vars(context).pop(MARK, ""), vars(context).pop(_FIRST, False)
+    return name if isinstance(name, str) else "", is_first is True
 
 
 def bound_in(app: Any) -> list[Bound]:
-    """Return what a Celery app knows of its queues. Connects to nothing."""
+    """Return the bindings known to a Celery app. Does not connect."""
     found = []
     for name, queue in list(app.amqp.queues.items()):
         own = (queue.exchange, queue.routing_key or name)

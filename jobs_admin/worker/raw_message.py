@@ -1,12 +1,11 @@
-"""The bytes of a message as the broker had them, kept beside what kombu made of it: on Redis the element of a list, on
-RabbitMQ the body.
+"""Raw bytes of a message, stored beside kombu's parsed message: on Redis the list element, on RabbitMQ the body.
 
-kombu parses the JSON of an element and forgets the text. Written again it has the same meaning, not the same bytes:
-producers in other languages put no space behind a colon, and leave UTF-8 as it is. And of an element that it cannot
-take it says so with an error, when the element is in no list any more: that ends the worker, or its connection.
+kombu parses an element's JSON and drops the text. Serialised again, it has the same meaning but other bytes: producers
+in other languages write no space after a colon and do not escape UTF-8. For an element that it cannot parse, kombu
+raises an error after the element has left the list, which ends the worker or its connection.
 
-kombu decompresses a compressed body and keeps no other, and leaves the header that says so: put together again, the
-message would be unreadable. What the broker delivered is the truth.
+kombu decompresses a compressed body, drops the original and leaves the header that names the compression, so a rebuilt
+message would be unreadable. The delivered bytes are the truth.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from typing import Any
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 
-# (element, what JSON made of it or None, queue, error) -> whether that is the end of it. Else the error goes on.
+# (element, parsed JSON or None, queue, error) -> whether it was handled. If not, the error is raised.
 Refused = Callable[[bytes, Any, str, Exception], bool]
 _BODY = "_redrive_body"
 
 
 class Popped(dict[str, Any]):
-    """The payload, as kombu passes it on; with the bytes that it was read from, and the queue that it lay in."""
+    """Payload for kombu, with the bytes it was parsed from and its queue."""
 
     __slots__ = ("element", "queue")
     element: bytes
@@ -31,20 +30,20 @@ class Popped(dict[str, Any]):
 
 
 def keep_elements(channel: Any, refused: Refused = lambda *_: False) -> bool:
-    """Keep the element of each message of this channel. Costs a reference, and no call.
+    """Store the element of each message of this channel. Costs a reference per message, and no call.
 
-    `refused` is called with an element that kombu cannot make a message of; with no other, and for no other error.
-    False, and nothing changed, for a channel that is not kombu's on Redis. A kombu that reads in another way than the
-    one this was written for (5.7) leaves its messages without an element; it is not kept from working.
+    `refused` is called with elements that kombu cannot turn into a message, and for no other error. Returns False,
+    without a change, if the channel is not kombu's on Redis. A kombu that reads differently from 5.7, for which this
+    was written, delivers messages without an element and works on.
     """
     read = getattr(channel, "handlers", {}).get("BRPOP")
     deliver = getattr(channel.connection, "_deliver", None)
     if read is None or deliver is None or getattr(channel, "redrive_keeps", False):
         return False
-    between: list[tuple[bytes, str]] = []  # an element between its arrival and its delivery, in one call of `read_on`
+    between: list[tuple[bytes, str]] = []  # elements between arrival and delivery, within one call of `read_on`
 
     def read_on(**options: Any) -> Any:
-        client = channel.client  # of this channel alone; only BRPOP is read with it
+        client = channel.client  # belongs to this channel and only reads BRPOP
         if "parse_response" not in vars(client):
             client.parse_response = noting(client.parse_response)
         try:
@@ -54,7 +53,7 @@ def keep_elements(channel: Any, refused: Refused = lambda *_: False) -> bool:
                 return True
             raise
         finally:
-            # What was not delivered (not JSON, a lost connection) must not stick to the next message.
+            # An undelivered element (not JSON, lost connection) must not be attached to the next message.
             between.clear()
 
     def noting(parse_response: Any) -> Any:
@@ -77,7 +76,7 @@ def keep_elements(channel: Any, refused: Refused = lambda *_: False) -> bool:
         try:
             return deliver(message, queue)
         except Exception as error:
-            # Where it can be taken the error is the connection's, or of what was done with the message.
+            # If kombu can take the element, the error is the connection's or the handler's.
             if _can_be_taken(channel, message) or not refused(element, message, queue, error):
                 raise
 
@@ -88,16 +87,16 @@ def keep_elements(channel: Any, refused: Refused = lambda *_: False) -> bool:
 
 
 def _is_json(element: bytes) -> bool:
-    """As kombu reads it. Asked only after that went wrong."""
+    """Return whether kombu can parse it. Called only after an error."""
     try:
         loads(bytes_to_str(element))  # type: ignore[no-untyped-call]
-    except Exception:  # whatever a decoder of kombu's raises for what is in it
+    except Exception:  # any error that kombu's decoder raises
         return False
     return True
 
 
 def _can_be_taken(channel: Any, payload: Any) -> bool:
-    """Return whether kombu could make a message of it and write that down as taken. Asked only after something went wrong."""
+    """Return whether kombu could make a message of it and record its delivery. Called only after an error."""
     try:
         message = channel.Message(payload, channel=channel)
         message.delivery_info["exchange"], message.delivery_info["routing_key"]
@@ -108,9 +107,9 @@ def _can_be_taken(channel: Any, payload: Any) -> bool:
 
 
 def keep_bodies(channel: Any) -> bool:
-    """Keep the body that each message of this channel came with. Costs a reference, and no call.
+    """Store the original body of each message of this channel. Costs a reference per message, and no call.
 
-    False, and nothing changed, for a channel that is not kombu's on RabbitMQ.
+    Returns False, without a change, if the channel is not kombu's on RabbitMQ.
     """
     read = getattr(channel, "message_to_python", None)
     if read is None or not hasattr(channel, "basic_publish_confirm") or "message_to_python" in vars(channel):
@@ -126,13 +125,13 @@ def keep_bodies(channel: Any) -> bool:
 
 
 def body_of(message: Any) -> bytes:
-    """As the broker delivered it, where that was kept."""
+    """Return the body as delivered, if it was stored."""
     body = getattr(message, _BODY, None)
     if body is None:
         body = message.body
     if not isinstance(body, str):
         return bytes(body)
-    try:  # amqp has decoded it by the name that the message gives
+    try:  # amqp decoded it by the message's encoding
         return body.encode(message.content_encoding or "utf-8")
     except (LookupError, UnicodeError):
         return body.encode("utf-8", "surrogatepass")

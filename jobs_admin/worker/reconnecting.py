@@ -1,8 +1,8 @@
-"""Lets the consumers of a fleet come back to a broker that was away one by one, where the app's author asks for it.
+"""Jitter for a fleet's reconnects to a broker, if the app's author requests it.
 
-Celery's consumers lose a broker that restarts at the same moment, try again at once, then after 2 s, 4 s, 6 s and so on
-up to 30 s, each at the same moment as the others (`Connection.ensure_connection`, kombu 5.3 to 5.7). A broker that just
-came up is then met by all of them, who declare queues, set their prefetch and ask for messages.
+Celery's consumers lose a restarting broker at the same moment and retry at once, then after 2 s, 4 s, 6 s and so on up
+to 30 s, all at the same times (`Connection.ensure_connection`, kombu 5.3 to 5.7). A broker that has just started is
+then hit by all of them: they declare queues, set their prefetch and request messages.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from kombu.exceptions import OperationalError
 from jobs_admin.core.reconnect_delay import ReconnectDelay
 
 LONGEST_S = 300.0
-MOST_S = 30.0  # between two tries, as Celery has it
-_SLICE_S = 0.2  # so soon a worker that is told to end does
+MOST_S = 30.0  # between two attempts, as in Celery
+_SLICE_S = 0.2  # delay until a worker ordered to shut down does so
 
 
 def is_jitter(seconds: Any) -> bool:
-    """Return whether it may be asked for: a number of seconds from 0 (Celery's own way) to LONGEST_S."""
+    """Return whether the value is valid: seconds from 0 (Celery's own way) to LONGEST_S."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
     return is_number and 0 <= seconds <= LONGEST_S
 
@@ -37,12 +37,13 @@ def spread_reconnects(
     draw: Callable[[], float] = random.random,
     wait: Callable[[float, Callable[[], Any]], None] | None = None,
 ) -> None:
-    """Draw the times of this consumer's tries to come back: the first from `jitter_s` seconds after the loss, the next
-    ones from twice as many each time, up to MOST_S. When it connects for the first time nothing is waited for, and
-    while the guard is silenced all is as Celery has it. The number of tries stays that of
-    `broker_connection_max_retries`.
+    """Randomise the times of this consumer's reconnects.
 
-    `draw`: from 0 up to, not including, 1. `wait`, for a number of seconds, calls what it is given again and again.
+    The first comes within `jitter_s` seconds after the loss; the limit doubles each time, up to MOST_S. The first
+    connection does not wait, and while the guard is silenced Celery's own times apply. `broker_connection_max_retries`
+    still limits the attempts.
+
+    `draw`: returns a number in [0, 1). `wait`: waits for seconds and calls its second argument repeatedly.
     """
     wait = wait or _wait
     ensure_connected = consumer.ensure_connected
@@ -51,7 +52,7 @@ def spread_reconnects(
         if is_silenced():
             return ensure_connected(connection)
         pauses = ReconnectDelay(jitter_s, max(MOST_S, jitter_s), draw=draw)
-        # Else it is not lost: one more connection, of the events; or a worker that starts.
+        # Otherwise no connection was lost: a second one for events, or a starting worker.
         if consumer.connection is None and not _begins(consumer):
             wait(pauses.failed(), maybe_shutdown)
         connection.ensure_connection = _Patient(connection, pauses, wait)
@@ -64,13 +65,13 @@ def spread_reconnects(
 
 
 def _begins(consumer: Any) -> bool:
-    """Return whether it never had a connection yet."""
+    """Return whether the consumer never had a connection."""
     begins = getattr(consumer, "first_connection_attempt", None)
-    return consumer.restart_count < 1 if begins is None else bool(begins)  # Celery 5.3.0 does not say
+    return consumer.restart_count < 1 if begins is None else bool(begins)  # missing in Celery 5.3.0
 
 
 class _Patient:
-    """In the place of a connection's `ensure_connection`: that tries once, and we wait."""
+    """Replacement of a connection's `ensure_connection`: each call tries once, and the waiting is ours."""
 
     def __init__(
         self, connection: Any, pauses: ReconnectDelay, wait: Callable[[float, Callable[[], Any]], None]
@@ -90,7 +91,7 @@ class _Patient:
         hosts = len(self._connection.alt or ()) or 1
         for failed in count():
             try:
-                # Where there are several brokers, each of them once.
+                # With several brokers, each of them once.
                 return self._once(errback, hosts - 1, callback=callback, **options)
             except OperationalError as error:
                 if max_retries is not None and failed >= max_retries:
@@ -103,7 +104,7 @@ class _Patient:
 
 
 def _wait(seconds: float, callback: Callable[[], Any]) -> None:
-    """`callback` raises where the worker is ordered to end."""
+    """Wait. `callback` raises if the worker is ordered to shut down."""
     ends = time.monotonic() + seconds
     while (left := ends - time.monotonic()) > 0:
         callback()

@@ -1,6 +1,6 @@
-"""Reports one behind the other in a file, each with its length and a checksum: what a crash or a disk did to it is found.
+"""Records of reports in a file, each with length and checksum, so that damage by a crash or disk is detected.
 
-Nothing here trusts the file. What cannot be read is noted, and what stands behind it is read wherever that can be found.
+The file is not trusted. Unreadable records are noted, and records after them are read if they can be found.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ MAGIC = b"redrive-spool-1\n"
 _OF_ANY_VERSION = b"redrive-spool-"
 _RECORD = struct.Struct("!II")  # bytes of the body, its CRC-32
 _FIELD = struct.Struct("!HI")  # bytes of the name, bytes of the value
-_MOST_FIELDS = 64  # of a report; it has four
+_MOST_FIELDS = 64  # per report; it has four
 _LONGEST_NAME = 16
-_LARGEST = 64 * 1024**2  # bytes that are read in one go, whatever a length says; a report has 17 MB at most
+_LARGEST = 64 * 1024**2  # bytes read at once, whatever a length states; a report has at most 17 MB
 
 
 def pack(entry: Entry) -> bytes:
@@ -27,16 +27,20 @@ def pack(entry: Entry) -> bytes:
 
 
 def is_of_another_version(descriptor: int) -> bool:
-    """Return whether another guard wrote it, which will read it when it is back. Raises OSError."""
+    """Return whether another version of the guard wrote the file; that version reads it when it returns.
+
+    Raises OSError.
+    """
     begins = os.pread(descriptor, len(MAGIC), 0)
     return begins.startswith(_OF_ANY_VERSION) and begins.endswith(b"\n") and begins != MAGIC
 
 
 def read(descriptor: int, at: int, end: int, unread: set[int]) -> Iterator[tuple[int, Entry]]:
-    """The reports between two offsets, each with the offset behind it. Offsets of those that cannot be read go to
-    `unread`.
+    """Yield the reports between two offsets, each with the offset after it.
 
-    A last record that was cut off (its worker died while writing, so that no one relies on it) is none of these.
+    Offsets of unreadable records go to `unread`.
+
+    A truncated last record is not among them: its worker died while writing, so nothing relies on it.
     """
     try:
         if (
@@ -58,29 +62,27 @@ def read(descriptor: int, at: int, end: int, unread: set[int]) -> Iterator[tuple
                         return
                     at = body + size
                     continue
-                size = length  # it was the length that was wrong
+                size = length  # the length was wrong
             entry = _entry(_bytes(descriptor, size, body))
             if entry is None:
                 unread.add(at)
             at = body + size
             if entry is not None:
                 yield at, entry
-    except OSError:  # the disk does not give it back
+    except OSError:  # the disk cannot read it
         unread.add(at)
 
 
 def _fields(descriptor: int, at: int, end: int, size: int, checksum: int) -> tuple[int, bool]:
-    """Return how long the fields are that begin at `at` and have this checksum (0: none have); whether they look cut
-    off instead.
-    """
+    """Return the length of the fields at `at` with this checksum (0: none), and whether they look truncated instead."""
     if not size and not checksum:
-        return 0, _is_zero(descriptor, at, end)  # a disk that lost its power leaves zeros behind what was synced
+        return 0, _is_zero(descriptor, at, end)  # after a power loss, a disk leaves zeros after the synced bytes
     length = found = 0
     for _ in range(_MOST_FIELDS):
         if at + length + _FIELD.size > end:
             return 0, length < size
         name, value = _FIELD.unpack(_bytes(descriptor, _FIELD.size, at + length))
-        # Where the fields end, the next record's head would be taken for one: none of ours has so odd a name.
+        # After the last field, the next record's header would be read as a field; our names never look like one.
         called = _bytes(
             descriptor, min(name, _LONGEST_NAME + 1, end - at - length - _FIELD.size), at + length + _FIELD.size
         )
@@ -108,7 +110,7 @@ def _is_zero(descriptor: int, at: int, end: int) -> bool:
 
 
 def _bytes(descriptor: int, size: int, at: int) -> bytes:
-    """All of them. Raises OSError, also where the file was cut short meanwhile."""
+    """Return all `size` bytes. Raises OSError, also if the file was truncated meanwhile."""
     found = os.pread(descriptor, size, at)
     if len(found) < size:
         raise OSError(f"{len(found)} bytes where there were {size}")

@@ -1,4 +1,4 @@
-"""From a Celery request to the envelope that reports it: the raw message as it is, and a copy to show."""
+"""Conversion of a Celery request to the envelope that reports it: the raw message, and a copy to show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs_admin.core.envelope import Envelope, Lineage, encode
 from jobs_admin.core.redaction import named_values, without_values
 from jobs_admin.core.report_signature import SigningKey, sign
 from jobs_admin.worker.decision import AGAIN, Decision
-from jobs_admin.worker.next_message import WAITED
+from jobs_admin.worker.next_message import OWN_HEADERS
 from jobs_admin.worker.outcome import Outcome
 from jobs_admin.worker.queues import Queues, place_of
 from jobs_admin.worker.raw_message import Popped, body_of
@@ -30,12 +30,13 @@ from jobs_admin.worker.sealing import Seal, unsealed
 T = TypeVar("T")
 
 RAW_BYTES = 16 * 1024**2
-RAW_HEAD = 64 * 1024  # of a message that is larger: enough to recognise it; a replay is refused
-# Arguments are read where that takes some milliseconds: it is their number that takes time, not their length.
+RAW_HEAD = 64 * 1024  # of a larger message: enough to recognise it; replays are refused
+# Limits for reading arguments in a few milliseconds: the number of values costs time, not their length.
 _READ_AT_ONCE = 256 * 1024  # bytes
 _MOST_READ = 32 * 1024**2  # bytes
 _MOST_PIECES = 60_000
-HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive", WAITED})  # unredacted copies, and our own
+# unredacted copies, and our own headers
+HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive"}) | OWN_HEADERS
 
 _MOST_INT = 2**31 - 1
 HOST = socket.gethostname()
@@ -43,43 +44,52 @@ HOST = socket.gethostname()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The part that every report of a worker shares."""
+    """Fields shared by all reports of a worker."""
 
     source: str
     release: str
     tenant_paths: tuple[str, ...]
     queues: Queues = field(default_factory=Queues)
-    seal: Seal = unsealed  # what encrypts the raw message of a report
-    seals_for: str = ""  # id of the public key that it encrypts for; "" where it does not
+    seal: Seal = unsealed  # encrypts the raw message of a report
+    seals_for: str = ""  # id of the public key used for encryption; "" without encryption
     key: SigningKey | None = None  # None: reports are not signed
 
     def entry(self, report: Envelope) -> Entry:
-        """Return the report as it leaves the worker: its message encrypted, all of it signed."""
+        """Return the report as sent: message encrypted, entry signed."""
         entry = encode(self.seal(report))
         return entry if self.key is None else sign(entry, self.key)
 
 
 def queue_of(request: Any, origin: Origin) -> str:
-    """The queue a job came from, or that it most likely came from. For reports; not for decisions."""
+    """Return a job's certain or most likely queue. For reports, not for decisions."""
     return place_of(request, origin.queues).name
 
 
+def digest_of(request: Any) -> str:
+    """Return a hash that differs for jobs of other tasks or arguments."""
+    body = request.message.body
+    body = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body or b"")
+    return hashlib.sha256(str(request.type).encode("utf-8", "surrogatepass") + b"\0" + body).hexdigest()[:16]
+
+
 def known_queue(request: Any, origin: Origin) -> str:
-    """The queue a job came from; "" where that is not sure. In the main process."""
+    """Return a job's queue; "" if not certain. In the main process."""
     place = place_of(request, origin.queues)
     return place.name if place.is_sure else ""
 
 
-def may_be_retried(request: Any, headers: dict[str, Any], origin: Origin) -> bool:
-    """Return whether a message can come again by our hand. `headers` are as Celery holds them."""
-    # `utc` is of Celery's first protocol, whose messages have no place where we could count retries.
-    return "utc" not in headers and request.delivery_info.get("exchange") not in origin.queues.fanouts
+def may_be_retried(request: Any, origin: Origin, *, is_first: bool) -> bool:
+    """Return whether Redrive can redeliver a message.
+
+    `is_first`: Celery's protocol 1, whose messages cannot count retries.
+    """
+    return not is_first and request.delivery_info.get("exchange") not in origin.queues.fanouts
 
 
 def lineage_of(request: Any) -> Lineage | None:
-    """Return where a replayed job comes from. Celery hands custom headers on to the message of a retry (tested), under the same id.
+    """Return a replayed job's lineage; None for a job that only inherited the header of its sender.
 
-    None for a job that only has the header of the one that sent it.
+    Celery copies custom headers to a retry's message under the same id (tested).
     """
     sent = request.request_dict
     inner = sent.get("headers")
@@ -88,24 +98,27 @@ def lineage_of(request: Any) -> Lineage | None:
 
 
 def attempt_of(request: Any) -> int:
-    """Executions so far in this run; the first is 1."""
+    """Return the number of this attempt in its run, counted from 1."""
     return attempt_number(request.request_dict.get("retries"))
 
 
 def attempt_number(retries: Any) -> int:
-    """Return what a message's header says as an attempt, counted from 1; hostile or missing: the first."""
+    """Return a header's retry count as an attempt, counted from 1; 1 for a missing or invalid value."""
     if not retries:
         return 1
     try:
         return min(max(0, int(retries)) + 1, _MOST_INT)
-    except (TypeError, ValueError, ArithmeticError):  # int(Infinity) is an OverflowError
+    except (TypeError, ValueError, ArithmeticError):  # int(Infinity) raises OverflowError
         return 1
 
 
 def failure(
     request: Any, outcome: Outcome, origin: Origin, duration: float | None, decision: Decision | None = None
 ) -> Envelope:
-    """The report of a job that ended badly, or will be tried again. `decision`: what a policy says of it, or would."""
+    """Return the report of a job that failed or will be retried.
+
+    `decision`: a policy's decision, enforced or observed.
+    """
     raw = raw_message(request.message)
     args, kwargs = arguments_of(request.message)
     shown_args, shown_kwargs = display_copy(args), display_copy(kwargs)
@@ -125,9 +138,10 @@ def failure(
         attempt=attempt,
         at=at,
         error_type=outcome.error_type[:500],
+        event_id=outcome.event_id,
         message=shown_error.text,
         max_attempts=_max_attempts(request.task, attempt, outcome.kind) if by is None else by.max_attempts,
-        # Told as a difference to `at`: exactly what was decided, not what was left of it when this was written.
+        # Relative to `at`: exactly the decided delay, not what is left of it at this moment.
         due_at=at + by.delay_s if by and outcome.kind == "retry" else outcome.due_at,
         duration_s=duration,
         tenant=tenant_of(args, kwargs, origin.tenant_paths),
@@ -150,13 +164,13 @@ def failure(
 
 
 def _would(decision: Decision) -> str:
-    """Return what a policy would have done, had it been enforced."""
+    """Return what an observed policy would have done."""
     if decision.act == AGAIN:
         return f"would retry in {decision.delay_s:,.3g} s" + (f": {decision.reason}" if decision.reason else "")
     return f"would be dead: {decision.reason}"
 
 
-# Our wrapper around a task's function, as Python writes a frame: so a stack is the same with and without a policy.
+# Frame of our wrapper in a traceback, removed so that a stack is the same with and without a policy.
 _OUR_FRAME = re.compile(r'  File "[^"\n]*jobs_admin[/\\]worker[/\\]retrying\.py", line \d+, in \w+\n(?:    .*\n)*')
 
 
@@ -165,9 +179,9 @@ def _without_us(trace: str) -> str:
 
 
 def least(request: Any, kind: str, origin: Origin) -> Envelope:
-    """The report of a job of which nothing more could be read: what it is, how it ended, and its message.
+    """Return the minimal report of a job of which nothing more could be read: name, kind and message.
 
-    Each part is read separately, because the one that cannot be had is not known here.
+    Each part is read separately, because it is unknown which one fails.
     """
     raw = or_nothing(lambda: raw_message(request.message), None)
     return Envelope(
@@ -189,15 +203,15 @@ def least(request: Any, kind: str, origin: Origin) -> Envelope:
 
 
 def or_nothing(part: Callable[[], T], nothing: T) -> T:
-    """Return what can be read of a part; `nothing` where that fails."""
+    """Return the part, or `nothing` if reading it fails."""
     try:
         return part()
-    except Exception:  # the border of capture: the guard has counted and said the error that led here
+    except Exception:  # the guard has already counted and logged the error that led here
         return nothing
 
 
 def success(request: Any, origin: Origin, duration: float | None) -> Envelope:
-    """The report that ends a trouble: small, since the message is known already."""
+    """Return the report of a success after trouble: small, because the message is already known."""
     return Envelope(
         **_common(request, origin),
         kind="success",
@@ -222,9 +236,9 @@ def _common(request: Any, origin: Origin) -> dict[str, Any]:
 
 
 def raw_message(message: Any) -> bytes:
-    """The broker's message. On Redis: the element of the list, byte for byte.
+    """Return the broker's message. On Redis: the list element, byte for byte.
 
-    Elsewhere the same shape is put together from the parts that the broker delivered.
+    On other brokers, the same structure is built from the delivered parts.
     """
     payload = getattr(message, "_raw", None)
     if isinstance(payload, Popped):
@@ -237,7 +251,7 @@ def raw_message(message: Any) -> bytes:
             "content-type": message.content_type,
             "headers": message.headers,
             "properties": {
-                **properties,  # without the headers, which stand above
+                **properties,  # without the headers, which are above
                 "delivery_info": {k: message.delivery_info.get(k) for k in ("exchange", "routing_key")},
                 "body_encoding": "base64",
                 "delivery_tag": message.delivery_tag,
@@ -255,9 +269,9 @@ def _is_soon_read(body: Any) -> bool:
 
 
 def arguments_of(message: Any) -> tuple[Any, Any]:
-    """Arguments as the message has them, (None, None) where they are not JSON. Nothing is ever unpickled here.
+    """Return the message's arguments; (None, None) if they are not JSON. Nothing is unpickled.
 
-    Of a message with more of them than a worker can read without delay: a sentence. The desk reads them all.
+    If there are too many for a worker to read without delay, return a note instead. The desk reads them all.
     """
     if message.content_type != "application/json":
         return None, None
@@ -270,13 +284,13 @@ def arguments_of(message: Any) -> tuple[Any, Any]:
         return None, None
     if isinstance(body, list) and len(body) >= 2:
         return body[0], body[1]
-    if isinstance(body, dict):  # the first protocol, and other languages' producers
+    if isinstance(body, dict):  # protocol 1, and producers in other languages
         return body.get("args"), body.get("kwargs")
     return None, None
 
 
 def display_copy(value: Any) -> Shown:
-    """The copy to show of what came in as JSON; empty where none can be made."""
+    """Return the copy to show of a JSON value; empty if none can be made."""
     if value is None:
         return Shown("", 0)
     try:
@@ -286,7 +300,7 @@ def display_copy(value: Any) -> Shown:
 
 
 def _max_attempts(task: Any, attempt: int, kind: str) -> int | None:
-    """Every Celery task has `max_retries` 3, also those that never retry: only a task that does is bounded by it."""
+    """Every Celery task has `max_retries` 3, even if it never retries: it only limits tasks that do."""
     retries = kind == "retry" or attempt > 1 or bool(getattr(task, "autoretry_for", ()))
     if not retries:
         return 1
@@ -295,7 +309,7 @@ def _max_attempts(task: Any, attempt: int, kind: str) -> int | None:
 
 
 def tenant_of(args: Any, kwargs: Any, paths: tuple[str, ...]) -> str:
-    """Return whose job it is, by the first of the paths that is there; "" where none is."""
+    """Return the job's tenant by the first path found; "" if there is none."""
     for path in paths:
         value = value_at(path, args, kwargs)
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":

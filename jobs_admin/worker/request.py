@@ -1,4 +1,4 @@
-"""Celery's request, with the guard notified before the message is acknowledged. Runs in the worker's main process only."""
+"""Celery's request, with the guard notified before the message is acknowledged. Only in the worker's main process."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from jobs_admin.worker.gate import wants_to_be_alone
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.outcome import with_error
 
-_NO_LIMITS = ((None, None), [None, None])  # as Celery has them, and as a message
+_NO_LIMITS = ((None, None), [None, None])  # as Celery writes them, and as parsed from a message
 
 
 class NotARequest(TypeError):
-    """A task names a request class that is not one of Celery's. Nothing was changed."""
+    """A task names a request class that is not Celery's. Nothing was changed."""
 
 
 class GuardedRequest:
-    """Mixed in front of whatever request class a task uses; each call goes on to that class unchanged."""
+    """Mixin in front of a task's request class; each call continues to that class unchanged."""
 
     redrive: Guard
-    redrive_base: type  # the class that it stands in front of
+    redrive_base: type  # the task's request class
     _redrive_was_revoked = False
-    _redrive_away = False  # back where it came from, for a pause
+    _redrive_away = False  # returned to its queue because of a pause
     _redrive_begun = False
-    _redrive_starts_here = False  # its pool has no processes: whether it may start is decided when it does
+    _redrive_pending = None  # decision of a job that has run and is to be put on hold as soon as possible
+    _redrive_starts_here = False  # pool without processes: whether the job may start is decided when it does
 
     def __init_subclass__(cls, **options: Any) -> None:
-        # Celery derives one class a task, and what that defines calls none of its bases: it is wrapped where it is made.
+        # Wrap methods of the class that Celery generates per task, which do not call their base class.
         super().__init_subclass__(**options)
         for name, wrapped in (("on_success", _reporting), ("execute_using_pool", _gated)):
             made = cls.__dict__.get(name)
@@ -51,10 +52,14 @@ class GuardedRequest:
             self.redrive.job_put_off(self)
             if self.redrive.gate.takes_back(self, exc_info):
                 return None
-            # The gate does not know it, so it cannot wait there: the broker takes it back, where Celery would acknowledge.
+            # The gate does not know it, so it cannot wait there. Celery would acknowledge it; reject it to the broker
+            # instead.
             exc_info = with_error(exc_info, Reject("it is to run alone, and was not known to run", requeue=True))
             return super().on_failure(exc_info, *args, **options)  # type: ignore[misc]
         exc_info, more = self.redrive.job_failed(self, exc_info)
+        if self._redrive_pending is not None:  # acknowledged once it is on hold
+            self.redrive.gate.release(self)
+            return None
         try:
             return super().on_failure(exc_info, *args, **{**options, **more})  # type: ignore[misc]
         finally:
@@ -64,7 +69,7 @@ class GuardedRequest:
         if soft:
             return super().on_timeout(soft, timeout)  # type: ignore[misc]
         try:
-            # Not of a job that waits for its next attempt: it was told as a failure already.
+            # Not for a job that waits for its next attempt: its failure was already reported.
             if self.redrive.job_timed_out(self, timeout):
                 return super().on_timeout(soft, timeout)  # type: ignore[misc]
             return None
@@ -72,18 +77,21 @@ class GuardedRequest:
             self.redrive.gate.release(self)
 
     def reject(self, requeue: bool = False) -> Any:
-        # Celery also does it with a job whose time it cannot reckon with, and which then never runs.
+        # Report a rejected job. Celery also rejects jobs whose ETA it cannot use, which then never run.
         if not requeue and not self.acknowledged:  # type: ignore[attr-defined]
             self.redrive.job_rejected(self)
         return super().reject(requeue)  # type: ignore[misc]
 
     def maybe_expire(self) -> Any:
-        # Celery puts what has expired among the revoked ones: who was there before was put there by a person.
+        # Note whether the job was revoked before: Celery adds expired jobs to the revoked ones, which operators revoke.
         self._redrive_was_revoked = self.id in state.revoked  # type: ignore[attr-defined]
         return super().maybe_expire()  # type: ignore[misc]
 
     def _announce_revoked(self, reason: Any, terminated: Any, signum: Any, expired: Any) -> Any:
-        """Report a job that expired, before Celery acknowledges it. Celery also calls this for an operator's act."""
+        """Report an expired job before Celery acknowledges it.
+
+        Celery also calls this when an operator revokes a job.
+        """
         if expired and not self._redrive_was_revoked:
             self.redrive.job_expired(self)
         return super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
@@ -92,7 +100,7 @@ class GuardedRequest:
 def _reporting(on_success: Any) -> Any:
     @wraps(on_success)
     def report_success(self: Any, failed__retval__runtime: Any, **options: Any) -> Any:
-        # A job that failed arrives here too, and goes on to `on_failure`.
+        # A failed job also arrives here, and continues to `on_failure`.
         if failed__retval__runtime[0]:
             return on_success(self, failed__retval__runtime, **options)
         self.redrive.job_succeeded(self, failed__retval__runtime[2])
@@ -111,7 +119,7 @@ def _gated(execute_using_pool: Any) -> Any:
         if not self.redrive.may_start(self):
             raise TaskRevokedError(self.id)
         if self.redrive.is_repeated(self):
-            # As Celery itself lets go of what is not to run; but nothing is told of it, for the first copy has the same id.
+            # As Celery drops a job that must not run, but without an event: the first copy has the same id.
             state.task_ready(self)
             self.acknowledge()
             raise TaskRevokedError(self.id)
@@ -126,10 +134,10 @@ def _gated(execute_using_pool: Any) -> Any:
                 if self.time_limits not in _NO_LIMITS:
                     why = limits_fault(self.time_limits, bool(getattr(pool, "uses_semaphore", False)))
                     if why and self.redrive.refuses(self, why):
-                        # As Celery says it of what shall not run: the place in the pool that it was given is free again.
+                        # As Celery reports a job that must not run: its pool slot is freed.
                         raise TaskRevokedError(why)
                 return execute_using_pool(self, pool, **options)
-            except BaseException:  # revoked, or no pool any more: it has not begun
+            except BaseException:  # revoked, or the pool is gone: the job did not start
                 gate.release(self)
                 raise
 
@@ -140,9 +148,9 @@ def _gated(execute_using_pool: Any) -> Any:
 
 @cache
 def guarded(base: type, guard: Guard) -> type:
-    """`base` with the guard in front. Raises NotARequest where that cannot work."""
+    """Return a class with the guard in front of `base`. Raises NotARequest if that cannot work."""
     if issubclass(base, GuardedRequest):
-        base = base.redrive_base  # of a worker that ran in this process before
+        base = base.redrive_base  # from an earlier worker in this process
     if not issubclass(base, Request):
         raise NotARequest(f"{base!r} is not a celery.worker.request.Request")
     return type(

@@ -1,11 +1,12 @@
-"""The wrapper around a task's function: what a policy decides over a failed attempt, where the error still is itself.
+"""Wrapper around a task's function: applies a policy to a failed attempt, where the original error is available.
 
-It runs in the process that runs the job, a pool's child. It asks the board which policy is in force, once for an attempt,
-and makes no call to Redis for a job that no policy matches, nor for one that ends well under a policy without limits.
+It runs in the process that runs the job, a pool's child. It reads the policy in force from the board once per attempt.
+Redis is not called for a job that no policy matches, nor for a success under a policy without limits.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -13,24 +14,25 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
 from functools import wraps
-from random import SystemRandom
 from typing import Any
 
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 
-from jobs_admin.core import retry_after
-from jobs_admin.core.matching import BUDGET, EXHAUSTED, Again, Dead, Ended, judge, names_of
+from jobs_admin.core import retry_after, transient
+from jobs_admin.core.matching import names_of
+from jobs_admin.core.outage import MOST_ERROR
+from jobs_admin.core.outcomes import clip
 from jobs_admin.core.policy import Policy
-from jobs_admin.core.policy.shape import ESCALATE, REPLACE
+from jobs_admin.core.policy.shape import REPLACE
+from jobs_admin.core.redaction import redact_text
 from jobs_admin.worker import report
-from jobs_admin.worker.at_start import MEMORY, Alone, AtStart, Job, Quarantine, RunAlone, Wait, format_records
-from jobs_admin.worker.budget import GRANTED, Grant
+from jobs_admin.worker.at_start import MEMORY, Alone, AtStart, Job, Quarantine, RunAlone, Wait
+from jobs_admin.worker.breakers import HELD
+from jobs_admin.worker.deciding import Spend, decide, quarantined
 from jobs_admin.worker.decision import (
     AGAIN,
-    DEAD,
-    QUARANTINE,
+    LEFT,
     WAIT,
     Decision,
     GuardRetry,
@@ -39,27 +41,28 @@ from jobs_admin.worker.decision import (
     Quarantined,
     RequestedRetry,
 )
-from jobs_admin.worker.next_message import WAITED
+from jobs_admin.worker.next_message import HOLD, HOLD_FAILED, HOLD_SINCE, TICKET, WAITED
+from jobs_admin.worker.open_breakers import OpenBreakers
 from jobs_admin.worker.policies import Chosen, InForce
 from jobs_admin.worker.queues import handed_over
 from jobs_admin.worker.report import Origin
 
-# The wait that a server requests with an error: `Retry-After`. Read from plain attributes, otherwise by the error's
-# own code, in a thread of ours.
-# That code may take any time, and a job waits for it for 20 ms at most. One such thread exists in a process at a
-# time: while it hangs no other error's code is run, so that an error that hangs costs one thread and not one a job.
+# The delay that a server requests in an error: `Retry-After`. Read from plain attributes, otherwise by running the
+# error's own code in a thread of ours.
+# That code may take any time; a job waits 20 ms at most. A process has one such thread: while it hangs, no other
+# error's code is run, so a hanging error costs one thread, not one per job.
 
 LONGEST_WAIT_S = 0.02
 
 
 def retry_after_s(error: BaseException) -> float | None:
-    """Seconds from now that the server wants to be left alone; None where that is not said, or could not be found out."""
+    """Return the requested delay in seconds from now; None if there is none or it could not be read."""
     wish = retry_after.find_wish(error) if retry_after.is_at_hand(error) else _others.find_wish_of(error)
     return None if wish is None else retry_after.seconds(wish, time.time())
 
 
 class WishReader:
-    """Run code of others that holds a wish; from any thread."""
+    """Runner of other code that returns a wish, for any thread."""
 
     def __init__(self) -> None:
         self._begin()
@@ -71,9 +74,9 @@ class WishReader:
         self._is_logged = False
 
     def find_wish_of(self, error: BaseException) -> retry_after.Wish | None:
-        """Return the error's wish; None too where its code takes too long, or code of an earlier error still runs."""
+        """Return the error's wish; None if its code takes too long or an earlier error's code still runs."""
         if os.getpid() != self._pid:
-            self._begin()  # forked: that thread and the lock are the parent's
+            self._begin()  # forked: thread and lock are the parent's
         ends = time.monotonic() + LONGEST_WAIT_S
         if not self._lock.acquire(timeout=LONGEST_WAIT_S):
             return None
@@ -89,7 +92,7 @@ class WishReader:
             if self._thread.is_alive() and not wishes:
                 self._hangs(error)
             return wishes[0] if wishes else None
-        except RuntimeError:  # the process may have no more threads
+        except RuntimeError:  # the process may start no more threads
             self._thread = None
             return None
         finally:
@@ -109,28 +112,26 @@ class WishReader:
 _others = WishReader()
 
 
-# The system's, which has no state of ours: processes that were forked from one another draw different numbers, whoever
-# forked them, and a task that calls `random.seed(1)` for its own work does not put the whole fleet in step. It is asked
-# once for each failed attempt, so that it costs a microsecond more is nothing.
-uniform = SystemRandom().random
-"""A number from 0 up to, not including, 1. Safe after a fork, and in threads."""
-
-
-EXPIRES = "expires"  # a reason: the next attempt would come when its message is of no more use
-AROUND = "redrive_around"  # on a wrapper: what it stands around
-_RUNNING = "_redrive_attempt"  # on a request: the version that its attempt runs under
-_UTC = timezone.utc
+AROUND = "redrive_around"  # attribute of a wrapper: the wrapped function
+_RUNNING = "_redrive_attempt"  # request attribute: the policy version of its attempt
+_HOLD = "_redrive_hold"  # request attribute: hold headers of its message
 
 logger = logging.getLogger("redrive.worker")
 
-# Takes one retry of the policy's budget, or of this worker's share of it.
-Spend = Callable[[Policy], Grant]
-
 
 class Retrying:
-    """Made in the main process before the pool is forked; its wrappers run wherever jobs run."""
+    """Wrappers for tasks. Created in the main process before the pool forks; run where jobs run."""
 
-    def __init__(self, origin: Origin, in_force: InForce, notes: Notes, at_start: AtStart, spend: Spend) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        in_force: InForce,
+        notes: Notes,
+        at_start: AtStart,
+        spend: Spend,
+        open_breakers: OpenBreakers,
+    ) -> None:
+        self._open_breakers = open_breakers
         self._origin = origin
         self._in_force = in_force
         self._notes = notes
@@ -138,8 +139,8 @@ class Retrying:
         self._spend = spend
 
     def wrap(self, task: Any) -> None:
-        """Let the policy that matches decide over this task's failures. Other tasks, other apps stay as they are."""
-        # Where a worker ran in this process before, what stood around the task for it makes way.
+        """Apply the matching policy to this task's failures. Other tasks and apps stay unchanged."""
+        # Replaces the wrapper of an earlier worker in this process.
         retry, run = (getattr(one, AROUND, one) for one in (task.retry, task.run))
         task.retry, task.run = self._retry_of(task, retry), self._run_of(task, run)
         setattr(task.retry, AROUND, retry)
@@ -148,7 +149,7 @@ class Retrying:
     def _run_of(self, task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(run)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True  # here and below: error trackers (sentry-sdk) leave such frames out
+            __tracebackhide__ = True  # here and below: error trackers (sentry-sdk) skip such frames
             request = task.request
             chosen = self._choose(task, request)
             if chosen is None:
@@ -160,15 +161,17 @@ class Retrying:
         return wrapped
 
     def _choose(self, task: Any, request: Any) -> Chosen | None:
-        """None too for a call that is no job: `task()`, `task.run()` inside another, `apply()`."""
+        """Return the job's policy; None also for a call that is no job: `task()`, `task.run()` inside another,
+        `apply()`.
+        """
         if request.called_directly or request.is_eager or _RUNNING in vars(request):
             return None
         try:
-            queue = handed_over(request)
-            if not report.may_be_retried(request, vars(request), self._origin):
+            queue, is_first = handed_over(request)
+            if not report.may_be_retried(request, self._origin, is_first=is_first):
                 return None
             return self._in_force.choose(queue, task.name)
-        except Exception:  # the border: a job is never held up by what decides over its failure
+        except Exception:  # an error while choosing a policy must never block a job
             logger.exception("Redrive could not tell which policy is in force; %s runs without one.", task.name)
             return None
 
@@ -182,12 +185,14 @@ class Retrying:
         except (Ignore, Reject):
             raise
         except Retry as retry:
-            # Celery has published its own retry. Where the policy would come instead of it, it would decide over this too.
+            # Celery has published its own retry. A policy that replaces it would decide about this failure too.
             if chosen.policy.native == REPLACE and retry.exc is not None:
-                self._note(chosen, request, retry.exc)
+                self._note(chosen, request, retry.exc, self._find_evidence(chosen, request, retry.exc))
+            else:
+                self._note_evidence(chosen, request, self._find_evidence(chosen, request, retry))
             raise
         except Exception as error:
-            self._note(chosen, request, error)
+            self._note(chosen, request, error, self._find_evidence(chosen, request, error))
             raise
         finally:
             vars(request).pop(_RUNNING, None)
@@ -198,11 +203,12 @@ class Retrying:
         __tracebackhide__ = True
         job = self._starts(chosen, request)
         setattr(request, _RUNNING, chosen)
+        setattr(request, _HOLD, _take_hold(request) if chosen.policy.breaker else {})
         request._redrive_asked = None
         try:
             answer = run(*args, **kwargs)
         except (SystemExit, KeyboardInterrupt):
-            job = None  # the process ends: that is a crash, and the main process counts it
+            job = None  # the process ends: a crash, which the main process counts
             raise
         except RequestedRetry as caught:
             requested = caught
@@ -216,7 +222,7 @@ class Retrying:
                 raise
             raise again from error
         else:
-            # Somebody may have caught what `self.retry()` raised. Celery would have published the retry all the same.
+            # The task may have caught the exception of `self.retry()`. Celery would have published the retry anyway.
             requested = request._redrive_asked
             if requested is None:
                 return answer
@@ -224,22 +230,27 @@ class Retrying:
             vars(request).pop(_RUNNING, None)
             if job is not None:
                 self._at_start.ended(chosen.policy, job)
-        # Out of the handler, so that what Celery reports is the error, and not that a retry was asked for.
+        # Outside the handler, so that Celery reports the error, not the request for a retry.
         failed = requested.error or Retry("The task asked for it")
-        again = self._build_retry(chosen, request, failed)
+        again = requested.wait or self._build_retry(chosen, request, failed)
         if again is not None:
             raise again from failed
         raise requested.error or MaxRetriesExceededError(f"Can't retry {request.task}[{request.id}]")
 
     def _starts(self, chosen: Chosen, request: Any) -> Job | None:
-        """Return whether the job may start, where its policy counts that; None where nothing has to be counted off at its end."""
+        """Count the start if the policy does.
+
+        Return the job to count off at its end; None if there is nothing to count off.
+
+        Raises GuardWait, RunAlone or Quarantined if it may not start.
+        """
         policy = chosen.policy
         if policy.poison is None and policy.concurrency is None and policy.rate_limit is None:
             return None
         try:
             job = Job.of_context(request, self._tenant(policy, request))
             answer = self._at_start.starting(policy, job)
-        except Exception:  # the border: what cannot be counted holds up no job
+        except Exception:  # a failed count must not block a job
             logger.exception("Redrive could not count the start of a job.")
             return None
         if isinstance(answer, Wait):
@@ -251,20 +262,23 @@ class Retrying:
         return job
 
     def _tenant(self, policy: Policy, request: Any) -> str:
-        """ "" also where the policy does not count by it."""
+        """Return the job's tenant; "" if the policy does not count by it."""
         if policy.concurrency is None or policy.concurrency.key != "tenant":
             return ""
         return report.tenant_of(request.args, request.kwargs, self._origin.tenant_paths)
 
     def _ran_out(self, chosen: Chosen, job: Job | None, error: MemoryError) -> Job | None:
-        """Celery's worker ends at a MemoryError: a job that causes them is a poison pill. What is left to be counted off."""
+        """Count a crash: Celery's worker ends at a MemoryError, so a job that causes them is a poison pill.
+
+        Return the job to count off.
+        """
         if job is None or chosen.policy.poison is None:
             return job
         try:
-            # Not by its `__str__`: that is a user's code, at a time when there is no memory.
+            # Not `__str__`: that runs user code, and there is no memory left.
             words = next((one for one in vars(BaseException)["args"].__get__(error) if type(one) is str), "")
             answer = self._at_start.crashed(chosen.policy, job, MEMORY, words)
-        except Exception:  # the border: the error that the job ended with is the one that is told
+        except Exception:  # report the job's own error
             logger.exception("Redrive could not count a crash.")
             return None
         if answer is not None:
@@ -272,37 +286,94 @@ class Retrying:
         return None
 
     def _retry_of(self, task: Any, retry: Callable[..., Any]) -> Callable[..., Any]:
-        """`self.retry`, which `autoretry_for` calls too."""
+        """Return the replacement of `self.retry`, which `autoretry_for` also calls."""
 
         @wraps(retry)
         def requested_retry(*given: Any, **named: Any) -> Any:
             __tracebackhide__ = True
             values = {**dict(zip(_RETRY_PARAMETERS, given, strict=False)), **named}
             chosen = getattr(task.request, _RUNNING, None)
-            # A retry with other arguments, on another queue, or after which the task goes on, is more than a retry.
+            # A retry with other arguments, on another queue, or without raising is more than a retry.
             policy = None if chosen is None or not chosen.is_enforced else chosen.policy
-            if policy is None or not policy.retries or policy.native != REPLACE or not _is_plain(values):
-                return retry(*given, **named)
             error = values.get("exc") or sys.exc_info()[1]
-            found = RequestedRetry(error if isinstance(error, BaseException) else None)
+            error = error if isinstance(error, BaseException) else None
+            if chosen is None or policy is None:
+                return retry(*given, **named)
+            if not _is_plain(values):
+                self._note_evidence(chosen, task.request, self._find_evidence(chosen, task.request, error))
+                return retry(*given, **named)
+            found = RequestedRetry(error)
+            if not policy.retries or policy.native != REPLACE:
+                evidence = self._find_evidence(chosen, task.request, error)
+                found.wait = self._wait_of(chosen, task.request, evidence)
+                if found.wait is None:
+                    self._note_evidence(chosen, task.request, evidence)
+                    return retry(*given, **named)
             task.request._redrive_asked = found
             raise found
 
         return requested_retry
 
-    def _build_retry(self, chosen: Chosen, request: Any, error: BaseException) -> GuardRetry | None:
-        """Return what is to be raised where the policy says again; None where the error itself is."""
-        decision = self._note(chosen, request, error)
+    # Evidence that a dependency is unavailable
+
+    def _find_evidence(self, chosen: Chosen, request: Any, error: BaseException | None) -> str:
+        """Return the evidence in an error for the policy's breaker; "" without evidence or breaker."""
+        if chosen.policy.breaker is None or error is None:
+            return ""
+        try:
+            found = transient.find_evidence(error, time.time(), chosen.policy)
+            if found is None:
+                is_answer = TICKET in getattr(request, _HOLD, {}) and transient.is_answer(error)
+                return json.dumps({"is_answer": True}) if is_answer else ""
+            words = next((one for one in vars(BaseException)["args"].__get__(error) if type(one) is str), "")
+            text = clip(redact_text(f"{_name(error)}: {words[:1_000]}")[0], MOST_ERROR)
+            return json.dumps({"kind": found.kind, "wish_s": found.wish_s, "error": text})
+        except Exception:  # report the job's own error
+            logger.exception("Redrive could not tell whether an error is evidence for a breaker.")
+            return ""
+
+    def _wait_of(self, chosen: Chosen, request: Any, evidence: str) -> GuardWait | None:
+        """Return the exception that puts the job on hold without spending an attempt; None if it is not put on hold."""
+        if "kind" not in evidence:
+            return None
+        try:
+            hold = getattr(request, _HOLD, {})
+            paths = self._origin.tenant_paths
+            tenant = lambda: report.tenant_of(request.args, request.kwargs, paths)  # noqa: E731
+            if not self._open_breakers.puts_aside(chosen, hold, str(request.task), tenant):
+                return None
+            name = chosen.policy.breaker_name or ""
+            evidence = json.dumps({**json.loads(evidence), "is_released": TICKET in hold})
+            return GuardWait(Decision(WAIT, chosen.label, HELD, breaker=name, evidence=evidence).text())
+        except Exception:
+            logger.exception("Redrive could not tell whether a breaker is open.")
+            return None
+
+    def _note_evidence(self, chosen: Chosen, request: Any, evidence: str) -> None:
+        """Leave the evidence for the main process, if the task itself retries."""
+        if evidence:
+            decision = Decision(LEFT, chosen.label, evidence=evidence)
+            self._notes.leave(str(request.id), report.attempt_number(request.retries), decision)
+
+    def _build_retry(self, chosen: Chosen, request: Any, error: BaseException) -> GuardRetry | GuardWait | None:
+        """Return the exception for a hold or a retry; None to raise the job's own error."""
+        evidence = self._find_evidence(chosen, request, error)
+        if (wait := self._wait_of(chosen, request, evidence)) is not None:
+            return wait
+        decision = self._note(chosen, request, error, evidence)
         if decision is None or decision.act != AGAIN:
             return None
         message = f"Retry in {decision.delay_s:.3g}s by {decision.policy}: {_name(error)}"
         return GuardRetry(message, error, decision.delay_s, decision.text())
 
-    def _note(self, chosen: Chosen, request: Any, error: BaseException) -> Decision | None:
-        """The decision over a failed attempt, left for the main process. None: all stays Celery's, because the policy leaves
-        retries to the task, or no decision could be made.
+    def _note(self, chosen: Chosen, request: Any, error: BaseException, evidence: str) -> Decision | None:
+        """Leave the decision about a failed attempt for the main process, and return it.
+
+        None: Celery's own behaviour applies, because the policy leaves retries to the task or no decision could be
+        made.
         """
         if not chosen.policy.retries:
+            self._note_evidence(chosen, request, evidence)
             return None
         try:
             decision = decide(
@@ -314,7 +385,8 @@ class Retrying:
                 expires=request.expires,
                 spend=self._spend,
             )
-            if decision.act != AGAIN or decision.is_observed:  # else the retry itself tells
+            decision = replace(decision, evidence=evidence)
+            if decision.act != AGAIN or decision.is_observed:  # otherwise the retry exception carries it
                 self._notes.leave(str(request.id), report.attempt_number(request.retries), decision)
             return decision
         except Exception:
@@ -322,7 +394,7 @@ class Retrying:
             return None
 
 
-# What Celery's own `retry` takes, in its order.
+# Parameters of Celery's `retry`, in order.
 _RETRY_PARAMETERS = ("args", "kwargs", "exc", "throw", "eta", "countdown", "max_retries")
 
 
@@ -335,69 +407,21 @@ def _is_plain(values: dict[str, Any]) -> bool:
     )
 
 
-def decide(
-    chosen: Chosen,
-    *,
-    attempt: int,
-    error_names: tuple[str, ...],
-    spend: Spend,
-    retry_after_s: float | None = None,
-    waited_s: float | None = None,
-    expires: Any = None,
-) -> Decision:
-    """Return what becomes of a job whose attempt (from 1) failed so. Asked in a child, or in the main process where the child died."""
-    policy, is_observed = chosen.policy, not chosen.is_enforced
-    ended = Ended(attempt, error_names, retry_after_s, waited_s if attempt > 1 else None)
-    # The budget is asked below: what expires before its retry spends none.
-    verdict = judge(policy, ended, uniform, lambda: True)
-    decision = Decision(AGAIN, chosen.label, max_attempts=policy.max_attempts, is_observed=is_observed)
-    if isinstance(verdict, Dead):
-        escalate = verdict.reason == EXHAUSTED and policy.exhausted == ESCALATE and not is_observed
-        return replace(decision, act=DEAD, reason=verdict.reason, escalate=escalate)
-    delay_s = verdict.delay_s
-    if _expires_within(expires, delay_s):
-        return replace(decision, act=DEAD, reason=EXPIRES)
-    grant = GRANTED if policy.budget is None or is_observed else spend(policy)
-    if not grant.is_granted:
-        return replace(decision, act=DEAD, reason=BUDGET)
-    delay_s = verdict.delay_s + grant.wait_s
-    if grant.wait_s and _expires_within(expires, delay_s):
-        return replace(decision, act=DEAD, reason=EXPIRES)
-    keeps_wait = policy.backoff.kind == "decorrelated"
-    return replace(decision, reason=_because(verdict, grant), delay_s=delay_s, keeps_wait=keeps_wait)
-
-
-def _because(verdict: Again, grant: Grant) -> str:
-    """Return why it waits so long, where that is not the policy's own curve."""
-    reasons = []
-    if verdict.wish_s is not None:
-        reasons.append(f"asked to wait {verdict.wish_s:,.6g} s")
-    if grant.is_of_share:
-        turn = f", its turn came {grant.wait_s:,.3g} s later" if grant.wait_s else ""
-        reasons.append(f"the budget could not be read: by this worker's share of it{turn}")
-    return ", ".join(reasons)
-
-
-def quarantined(chosen: Chosen, quarantine: Quarantine) -> Decision:
-    most = chosen.policy.max_attempts if chosen.policy.retries else None
-    return Decision(QUARANTINE, chosen.label, "poison", max_attempts=most, records=format_records(quarantine.crashes))
-
-
 def _name(error: BaseException) -> str:
-    return type(error).__qualname__  # its words are in the traceback; its `__str__` is a user's code
+    return type(error).__qualname__  # its message is in the traceback; `__str__` is user code
+
+
+def _take_hold(request: Any) -> dict[str, Any]:
+    """Return the hold headers, and remove all but the breaker: Celery would copy them to a retry's message."""
+    found = {name: request.get(name) for name in (HOLD, HOLD_SINCE, HOLD_FAILED, TICKET)}
+    if isinstance(request.headers, dict):
+        for name in (HOLD_SINCE, HOLD_FAILED, TICKET):
+            request.headers.pop(name, None)
+    for name in (HOLD_SINCE, HOLD_FAILED, TICKET):
+        vars(request).pop(name, None)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _waited_s(request: Any) -> float | None:
     waited = request.get(WAITED)
     return float(waited) if isinstance(waited, int | float) and waited >= 0 else None
-
-
-def _expires_within(expires: Any, seconds: float) -> bool:
-    """Return whether a message's `expires` header comes first: Celery would drop the job without a word."""
-    if not isinstance(expires, str):
-        return False
-    try:
-        moment = datetime.fromisoformat(expires.replace("Z", "+00:00"))
-    except ValueError:
-        return False
-    return (moment if moment.tzinfo else moment.replace(tzinfo=_UTC)).timestamp() <= time.time() + seconds

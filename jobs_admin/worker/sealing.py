@@ -1,7 +1,8 @@
 """Encryption of raw messages for the desk before they leave the worker (REDRIVE_PUBLIC_KEY, library `cryptography`).
 
-A message is sealed with a key of its own: X25519 between a new key pair and the desk's public key, HKDF (SHA-256), ChaCha20-Poly1305.
-Only the desk opens it (`jobs_admin/trust/unsealing.py`); the worker itself cannot. What is shown of a job is not sealed: it is redacted.
+Each message has its own key: X25519 between a new key pair and the desk's public key, HKDF (SHA-256),
+ChaCha20-Poly1305. Only the desk can decrypt it (`jobs_admin/trust/unsealing.py`); the worker cannot. The copy to show
+is redacted, not encrypted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def key_id(public: bytes) -> str:
 
 
 def id_of(public_key: str) -> str:
-    """Return the id of a public key that `sealer` takes; "" for none."""
+    """Return the id of a public key for `sealer`; "" for none."""
     return key_id(_bytes_of(public_key)) if public_key else ""
 
 
@@ -41,7 +42,9 @@ def unsealed(envelope: Envelope) -> Envelope:
 
 
 def sealer(public_key: str) -> Seal:
-    """Return the function that seals an envelope's raw message. `public_key`: as `manage.py public_key` prints it; "" seals nothing.
+    """Return the function that encrypts an envelope's raw message.
+
+    `public_key`: printed by `manage.py public_key`; "" encrypts nothing.
 
     Raises BadPublicKey.
     """

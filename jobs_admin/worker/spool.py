@@ -1,43 +1,66 @@
-"""Reports that the store did not take, on the worker's own disk until it does.
+"""Spool: reports that the store did not accept, on the worker's own disk until it does.
 
-One worker writes to files of its own (mode 0600, in a directory of mode 0700); each record has its length and a
-checksum and is fsynced before `append` returns. A file is locked by the process that owns it, so the files of a dead
-worker are distinguishable from those of a living one, and are shipped by whoever starts next. What is oldest is kept:
-when the directory is full, new reports are refused, and the caller counts them.
+Each worker writes its own files (mode 0600, directory mode 0700); each record has length and checksum and is fsynced
+before `append` returns. Files are locked by their process, so a dead worker's files are recognisable, and the next
+worker to start ships them. The oldest reports are kept: when the directory is full, new reports are refused, and the
+caller counts them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
+import re
+import shutil
 import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from jobs_admin.worker.records import MAGIC, Entry, is_of_another_version, pack, read
 
 MAX_BYTES = 1024**3
-BATCH = 100  # records shipped in one go
-SHARES = 1_024  # of the room, of which a worker takes one before it counts anew what all of them have there
-MOST_COUNTED = 256  # files, while a job waits; of more, what the heartbeat counted last is believed
-BAD_SHARE = 10  # of the room, of which damaged files may take one
-MOST_GONE = 8  # files whose directory went, each with an open descriptor
+BATCH = 100  # records shipped at once
+SHARES = 1_024  # of the capacity; a worker uses one share before it measures the directory again
+MOST_COUNTED = 256  # files measured while a job waits; with more, the heartbeat's last measurement is used
+BAD_SHARE = 10  # of the capacity; limit for damaged files
+MOST_GONE = 8  # files whose directory was deleted, each with an open descriptor
 
 logger = logging.getLogger("redrive.worker")
 
 
 class SpoolFull(Exception):
-    """The directory holds as much as it may. The report was not kept; those that wait are untouched."""
+    """The directory is full. The report was not stored; waiting reports are unchanged."""
 
 
-def directory_for(source: str, configured: str = "") -> Path:
-    """Return where a source's spool is: REDRIVE_SPOOL, else a folder of this user in the temporary directory."""
-    return (Path(configured) if configured else _unconfigured()) / source
+def directory_for(source: str, configured: str = "", store_url: str = "") -> Path:
+    """Return a source's spool directory: under REDRIVE_SPOOL, else under this user's folder in the temporary
+    directory, separate for each store because two desks may have sources of one name.
+    """
+    return Path(configured) / source if configured else _unconfigured() / f"{source}@{_address_hash(store_url)}"
+
+
+def former_directory(source: str, configured: str = "") -> Path | None:
+    """Return the directory that earlier versions shared between a user's stores; None if REDRIVE_SPOOL is set."""
+    return None if configured else _unconfigured() / source
+
+
+def _address_hash(url: str) -> str:
+    """Return a hash of a store's address, without user, password and options."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # the store rejects and reports it
+        parts = urlsplit("")
+    place = parts.netloc.rpartition("@")[2].lower()
+    place = re.sub(r"^(localhost|\[::1\])(?=:|$)", "127.0.0.1", place)
+    place += "" if ":" in place or not place else ":6379"
+    return hashlib.sha256(f"{place}/{parts.path.strip('/') or '0'}".encode()).hexdigest()[:12]
 
 
 def _unconfigured() -> Path:
@@ -45,9 +68,9 @@ def _unconfigured() -> Path:
 
 
 def own_directory(directory: Path) -> None:
-    """Make it where it is not there. Raises PermissionError for one that is not this user's alone, or not for long."""
-    # A directory in /tmp that someone else prepared could hand our reports to them, and who may write to the one above
-    # could take ours away.
+    """Create the directory if missing. Raises PermissionError if other users can or could access it."""
+    # A directory in /tmp prepared by another user could give that user our reports, and write access to the parent
+    # allows removing it.
     above = directory.parent
     if above == _unconfigured():
         above.mkdir(mode=0o700, exist_ok=True)
@@ -62,7 +85,7 @@ def own_directory(directory: Path) -> None:
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         raise PermissionError(f"{above} must not be writable by all (or have the sticky bit, as /tmp has)")
     directory.mkdir(exist_ok=True, mode=0o700)
-    if directory.lstat().st_uid not in {os.getuid(), 0}:  # also of a link
+    if directory.lstat().st_uid not in {os.getuid(), 0}:  # checks a symbolic link too
         raise PermissionError(f"{directory} must belong to this user alone (mode 0700)")
     status = directory.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
@@ -72,27 +95,29 @@ def own_directory(directory: Path) -> None:
 class Spool:
     """The spool of one worker process. `append` may be called from any thread; `drain` from one."""
 
-    def __init__(self, directory: Path, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, directory: Path, max_bytes: int = MAX_BYTES, former: Path | None = None) -> None:
+        """`former`: directory from which dead workers' files are taken over."""
         self.directory = directory
+        self.former = former
         self.max_bytes = max_bytes
-        self.waiting = 0  # records of this worker that are not shipped yet
+        self.waiting = 0  # records of this worker not shipped yet
         self._is_closed = False
-        self.unread = 0  # records that could not be shipped, as they cannot be read; to be set to 0 by who counts them
+        self.unread = 0  # records not shipped because they are unreadable; reset by the caller that counts them
         self._lock = threading.Lock()
         self._open: _File | None = None
-        # This worker's own that are not written to any more, oldest first. One at most, but for those whose directory went:
-        # each of them holds a descriptor, and closing one gives up its lock.
+        # This worker's own files that are no longer written, oldest first. At most one, plus those whose directory was
+        # deleted: each of them has an open descriptor, and closing it would release its lock.
         self._sealed: list[_File] = []
         self._made = 0
-        self._told: set[str] = set()  # files that the log has named
-        self._used: int | None = None  # bytes in the directory; None: to be counted
-        self._added = 0  # bytes of these that are ours, since they were counted
+        self._told: set[str] = set()  # files already logged
+        self._used: int | None = None  # bytes in the directory; None: not measured
+        self._added = 0  # our bytes among these since the measurement
 
     def append(self, entry: Entry) -> None:
-        """Keep a report. On the disk when this returns. Raises SpoolFull or OSError: then it was not kept."""
+        """Store a report durably. Raises SpoolFull or OSError; the report is then not stored."""
         record = pack(entry)
         with self._lock:
-            # Others write there too: each of them takes a small share of the room before it looks again.
+            # Other workers write there too: each uses a small share of the capacity before it measures again.
             if self._used is None or self._added > self.max_bytes // SHARES:
                 counted = self._bytes_on_disk(MOST_COUNTED)
                 self._used, self._added = (self._used or 0) if counted is None else counted, 0
@@ -108,21 +133,23 @@ class Spool:
             self.waiting += 1
 
     def drain(self, ship: Callable[[list[Entry]], None], batch_bytes: int = 4 * 1024**2) -> int:
-        """Ship what waits, oldest first: own files, then those of dead workers. Returns how many records went.
+        """Ship waiting reports, oldest first: own files, then dead workers'. Return the number of records shipped.
 
-        A batch ends at BATCH records, or with the one that fills `batch_bytes`.
+        A batch ends at BATCH records, or with the record that reaches `batch_bytes`.
 
-        `ship` raises when the store does not take a batch; what was not shipped stays where it is. A batch of
-        which the outcome is unknown is shipped again: ingest files a report once, however often it comes.
+        `ship` raises if the store does not accept a batch; unshipped records stay. A batch with an unknown outcome is
+        shipped again: ingest files a report once, however often it arrives.
         """
         shipped = 0
         try:
             shipped += self._ship_sealed(ship, batch_bytes)
-            # Sealed only once something of it has gone: a store that takes none must not cost a file each time it is asked.
+            # Closed for writing only after some of it was shipped: a store that accepts nothing must not cost a file
+            # per attempt.
             if (file := self._open) is not None:
                 shipped += self._ship(file, ship, batch_bytes, own=True)
                 with self._lock:
-                    if self._open is file:  # else its directory went, and `append` has sealed it
+                    # otherwise its directory was deleted, and `append` has closed it for writing
+                    if self._open is file:
                         self._sealed.append(file)
                         self._open = None
                 shipped += self._ship_sealed(ship, batch_bytes)
@@ -139,9 +166,9 @@ class Spool:
         return shipped
 
     def tend(self) -> None:
-        """Count what is there, and write again what stood in a directory that was deleted. Raises OSError.
+        """Measure the directory, and rewrite files whose directory was deleted. Raises OSError.
 
-        Takes its time: for the heartbeat, whose thread also drains, never for a job.
+        Slow: for the heartbeat, whose thread also drains, never for a job.
         """
         with self._lock:
             self._give_up_the_gone()
@@ -159,12 +186,12 @@ class Spool:
                     again.waiting = file.waiting
                     self._sealed[self._sealed.index(file)] = again
                     file.close()
-                else:  # the worker ends, and has seen to it
+                else:  # the worker is shutting down and has handled it
                     again.delete()
         self._count()
 
     def _give_up_the_gone(self) -> None:
-        """With the lock held. Someone cleaned up: what is written to a file without a name dies with this process."""
+        """Stop writing to a deleted file: its records would die with this process. Needs the lock."""
         if self._open is not None and len(self._sealed) < MOST_GONE and not self._open.is_in_place():
             self._sealed.append(self._open)
             self._open = None
@@ -177,14 +204,14 @@ class Spool:
             self._used = (used or 0) + self._added
 
     def close(self) -> None:
-        """Give up the locks: what still waits belongs to whoever starts next.
+        """Release the locks: reports still waiting belong to the next worker.
 
-        A `drain` in another thread, whose store hangs, then ends with OSError before it ships or deletes any more.
+        A `drain` in another thread whose store hangs then ends with OSError before it ships or deletes more.
         """
         with self._lock:
             self._is_closed = True
         with contextlib.suppress(OSError):
-            self.tend()  # nobody finds what has no name
+            self.tend()  # a file without a name cannot be found
         with self._lock:
             for file in [*self._sealed, *([self._open] if self._open else [])]:
                 file.close()
@@ -200,7 +227,7 @@ class Spool:
         return shipped
 
     def _finish(self, file: _File) -> None:
-        """With the lock held. All that can be read of it was shipped."""
+        """Count unreadable records of a file after its readable ones were shipped. Needs the lock."""
         lost = max(len(file.unread), file.waiting)
         self.waiting -= file.waiting
         if not lost:
@@ -222,7 +249,7 @@ class Spool:
         )
 
     def _ship(self, file: _File, ship: Callable[[list[Entry]], None], batch_bytes: int, *, own: bool) -> int:
-        with self._lock:  # what is being written to it meanwhile has no end yet
+        with self._lock:  # a record being written has no end yet
             end = file.size
         at, shipped, batch, size = 0, 0, [], 0
         for at, entry in file.records(end):
@@ -260,7 +287,7 @@ class Spool:
         return _File.create(path)
 
     def _bytes_on_disk(self, most: int | None = None) -> int | None:
-        """None where there are more files than `most`."""
+        """Return the bytes in the directory; None if there are more than `most` files."""
         total = seen = 0
         with contextlib.suppress(OSError), os.scandir(self.directory) as there:
             for file in there:
@@ -272,9 +299,29 @@ class Spool:
                         total += file.stat(follow_symlinks=False).st_size
         return total
 
+    def take_over_former(self) -> None:
+        """Move dead workers' files from the former directory, and copy the last policies and pauses if there are
+        none here.
+        """
+        if self.former is None or not self.former.is_dir():
+            return
+        with contextlib.suppress(OSError):  # files that cannot be moved stay and are tried again
+            own_directory(self.former)
+            own_directory(self.directory)
+            for path in sorted([*self.former.glob("*.spool"), *self.former.glob("*.dropped")]):
+                if path.name not in _owned and (file := _File.adopt(path)) is not None:
+                    try:
+                        path.rename(self.directory / path.name)
+                    finally:
+                        file.close()
+            for path in self.former.glob("*.json"):
+                if not (self.directory / path.name).exists():
+                    shutil.copy2(path, self.directory)
+
     def _orphans(self) -> Iterator[_File]:
+        self.take_over_former()
         for path in sorted(self.directory.glob("*.spool")):
-            # Our own lock never stops ourselves, and closing a second handle would drop it (POSIX locks).
+            # Our own lock does not exclude us, and closing a second handle would drop it (POSIX locks).
             if path.name in _owned:
                 continue
             file = _File.adopt(path)
@@ -289,7 +336,7 @@ class Spool:
             yield file
 
 
-# Files that this process holds, whichever Spool they belong to.
+# Files open in this process, of any Spool.
 _owned: set[str] = set()
 
 
@@ -299,20 +346,20 @@ class _File:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.descriptor = descriptor
-        self.shipped = len(MAGIC)  # records before this offset have left
-        self.waiting = 0  # records that this process wrote to it and that have not left
-        self.unread: set[int] = set()  # offsets of those that cannot be read
+        self.shipped = len(MAGIC)  # records before this offset were shipped
+        self.waiting = 0  # records written by this process and not shipped
+        self.unread: set[int] = set()  # offsets of unreadable records
         _owned.add(path.name)
 
     @classmethod
     def create(cls, path: Path) -> _File:
-        # Under another name until it is locked and known to be ours: who looks for files of the dead would find an empty one,
-        # take it away, and what is written to it then would be nowhere.
+        # Create a file under a temporary name until it is locked and registered as ours. Otherwise a worker looking for
+        # dead workers' files would find and delete the empty file, and records written to it would be lost.
         made = path.with_suffix(".new")
         descriptor = os.open(made, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600)
         _owned.add(path.name)
         try:
-            # A lock of the process, not of the descriptor: pool children inherit descriptors, never this.
+            # A lock of the process, not of the descriptor: pool children inherit descriptors but not this lock.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(descriptor, MAGIC)  # synced with the first record
             made.rename(path)
@@ -332,9 +379,9 @@ class _File:
 
     @classmethod
     def adopt(cls, path: Path) -> _File | None:
-        """The file of a dead worker, or None while its owner lives (or another worker was first)."""
+        """Return a dead worker's file; None while its owner lives, or if another worker was first."""
         try:
-            # Whatever bears such a name: no link is followed, no pipe waited for.
+            # Any file may have such a name: do not follow links or wait for pipes.
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return None
@@ -344,7 +391,7 @@ class _File:
                 os.close(descriptor)
                 return None
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Shipped and removed by another worker between our listing and our lock?
+            # Shipped and deleted by another worker between our listing and our lock?
             if os.fstat(descriptor).st_nlink == 0:
                 os.close(descriptor)
                 return None
@@ -358,14 +405,14 @@ class _File:
         return os.fstat(self.descriptor).st_size
 
     def is_in_place(self) -> bool:
-        """Return whether it is found under its name, as others would look for it."""
+        """Return whether the file exists under its name, where other workers look for it."""
         try:
             return os.path.samestat(os.lstat(self.path), os.fstat(self.descriptor))
         except OSError:
             return False
 
     def take_over(self, other: _File) -> None:
-        """Copy the reports of the other file that are not shipped. On the disk when this returns. Raises OSError."""
+        """Copy the other file's unshipped reports durably. Raises OSError."""
         at = other.shipped
         while piece := os.pread(other.descriptor, 1024**2, at):
             at += len(piece)
@@ -381,13 +428,13 @@ class _File:
                 view = view[os.write(self.descriptor, view) :]
             os.fsync(self.descriptor)
         except OSError:
-            # Half a record in the middle would hide those behind it.
+            # An incomplete record would hide those after it.
             with contextlib.suppress(OSError):
                 os.ftruncate(self.descriptor, size)
             raise
 
     def records(self, end: int) -> Iterator[tuple[int, Entry]]:
-        """The records from `shipped` to `end`, each with the offset behind it."""
+        """Yield the records from `shipped` to `end`, each with the offset after it."""
         return read(self.descriptor, self.shipped, end, self.unread)
 
     def is_of_another_version(self) -> bool:
@@ -397,7 +444,7 @@ class _File:
             return False
 
     def set_aside(self) -> Path:
-        """Rename it to a name that is never shipped. Return the new path."""
+        """Rename the file so that it is never shipped. Return the new path."""
         aside = self.path.with_suffix(".bad")
         with contextlib.suppress(OSError):
             self.path.rename(aside)
@@ -410,7 +457,7 @@ class _File:
         self.close()
 
     def close(self) -> None:
-        # Never by its number again, which may be another file's then.
+        # Invalidate the descriptor: its number may be reused for another file.
         descriptor, self.descriptor = self.descriptor, -1
         with contextlib.suppress(OSError):
             os.close(descriptor)

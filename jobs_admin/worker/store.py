@@ -1,9 +1,10 @@
-"""The destination of a worker's reports: the stream in Redrive's store, else the spool on disk, else a count of what was lost.
+"""Delivery of a worker's reports: to the stream in Redrive's store, else to the spool on disk, else to a count of lost
+reports.
 
-A job waits for the store for 100 ms at most, whatever that does: connections are only made by the heartbeat's thread,
-and one deadline spans the wait for the line, the sending and the answer. The first report that finds the store slow or
-refusing opens a breaker: for five seconds reports go straight to the spool, so that a store that hangs costs a worker
-100 ms once, not 100 ms a job. A job that its broker has forgotten already waits for no answer at all: see `Appending`.
+A job waits for the store at most 100 ms: only the heartbeat's thread connects, and one deadline covers the wait for the
+connection, sending and the answer. The first report that finds the store slow or refusing opens a breaker: for 5 s
+reports go straight to the spool, so a hanging store costs a worker 100 ms once, not per job. A job that its broker has
+already forgotten waits for no answer: see `Appending`.
 """
 
 from __future__ import annotations
@@ -27,41 +28,43 @@ from jobs_admin.worker.line import BACKGROUND_TIMEOUT, CALL_TIMEOUT, Line, clien
 from jobs_admin.worker.records import Entry
 from jobs_admin.worker.spool import Spool, SpoolFull
 
-BREAKER_SECONDS = 5.0  # at least, after a report that found the store slow or refusing
-# A store that answers, and slowly: what a report takes above FAIR_SECONDS (about what the disk takes) is held against it. It
-# may add up to LONG_SECONDS, and is forgiven at SHARE of a second a second; then reports go by the spool for a while.
+BREAKER_SECONDS = 5.0  # minimum, after a report that found the store slow or refusing
+# Debt of a store that answers slowly: a report's time above FAIR_SECONDS (about that of the disk) is added to it. Above
+# LONG_SECONDS, reports go to the spool for a while. It shrinks by SHARE seconds per second.
 FAIR_SECONDS, LONG_SECONDS, SHARE = 0.01, 0.5, 0.1
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 5.0  # between two tries to connect
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 5.0  # between two attempts to connect
 STREAM_BYTES = 256 * 1024**2
-LEDGER_STORED_DAYS = 8  # of running jobs (`ledger.py`)
-SHIP_BYTES = 1024**2  # in one go from the spool: one step of the store, in which nobody else is answered
+LEDGER_STORED_DAYS = 8  # running jobs (`ledger.py`)
+SHIP_BYTES = 1024**2  # shipped at once from the spool, in one step that blocks other clients of the store
 
 logger = logging.getLogger("redrive.worker")
 
 
-# Reports on their way to the stream, on one line: each is sent at once, and its answer read when it is needed, or has
-# come. What the broker has forgotten already waits for nothing: it is kept here until the store has answered, a tenth
-# of a second at most, and goes to the spool where it did not. What the broker is still to forget is answered before.
+# Reports being sent to the stream on one connection: each is sent at once, and its answer read when needed or
+# available. A message that the broker has already forgotten waits for nothing: its report is stored here until the
+# store has answered, 0.1 s at most, and otherwise goes to the spool. Before the broker forgets a message, its report
+# must be answered.
 
 APPEND = Script(with_counted((Path(__file__).parent / "append.lua").read_text()))
 MOST_UNANSWERED = 16  # reports
-MOST_BYTES = 1024**2  # of those that are not answered
+MOST_BYTES = 1024**2  # of unanswered reports
 
 
 class Appending:
-    """Raises as `Line.query`; then the line is of no more use, and whether the stream has what is `unanswered` is not known.
+    """Pipelined reports on one connection. Not thread-safe.
 
-    Not to be used by two threads at once.
+    Raises like `Line.query`; then the connection is unusable, and the stream may or may not have the `unanswered`
+    reports.
     """
 
     def __init__(self, url: str, source: str, stream_bytes: int) -> None:
-        """Connects, which may take seconds."""
-        self.refused: list[Entry] = []  # for which the stream had no room
+        """Connect, which may take seconds."""
+        self.refused: list[Entry] = []  # reports for which the stream had no room
         self.has_answered = False
         self._stream_bytes = stream_bytes
         self._keys = keys.failures(source), keys.failures_bytes(source)
-        self._sent: deque[tuple[Entry, float]] = deque()  # and until when the answer is to be there (monotonic)
-        self._bytes = 0  # of these
+        self._sent: deque[tuple[Entry, float]] = deque()  # with the deadline of the answer (monotonic)
+        self._bytes = 0  # of `_sent`
         self._line = Line(url)
         self._line.query(("SCRIPT", "LOAD", APPEND.text), time.monotonic() + BACKGROUND_TIMEOUT)
 
@@ -71,21 +74,21 @@ class Appending:
 
     @property
     def holds_enough(self) -> bool:
-        """Return whether no more should be sent before what was sent is answered."""
+        """Return whether reports must be answered before more are sent."""
         return len(self._sent) >= MOST_UNANSWERED or self._bytes >= MOST_BYTES
 
     def is_stale(self) -> bool:
-        """Return whether the other end has hung up while nothing was asked."""
+        """Return whether the server closed the connection while no answer was due."""
         return not self._sent and self._line.is_stale()
 
     def send(self, entry: Entry, deadline: float) -> None:
-        """Whatever is raised, it is among the unanswered then."""
+        """Send a report. It is among the unanswered ones whatever is raised."""
         self._sent.append((entry, deadline))
         self._bytes += weight(entry)
         self._send_report("EVALSHA", APPEND.sha, entry, deadline)
 
     def hear(self, deadline: float, *, waits: bool) -> None:
-        """Read the answers: all of them, or those that have come. Raises too where one is overdue."""
+        """Read the answers: all if `waits`, else those available. Raises if one is overdue."""
         while self._sent:
             entry, due = self._sent[0]
             if not waits and not self._line.has_come():
@@ -97,7 +100,7 @@ class Appending:
             except redis.ResponseError as error:
                 if not str(error).startswith("NOSCRIPT"):
                     raise
-                # That Redis was started anew. It comes behind those that were sent meanwhile.
+                # That Redis was restarted. Send the report again, behind those sent meanwhile.
                 self._sent.popleft()
                 self._sent.append((entry, deadline))
                 self._send_report("EVAL", APPEND.text, entry, deadline)
@@ -118,8 +121,9 @@ class Appending:
 
 
 def has_room(answer: object) -> bool:
-    """Return whether `append.lua` took the reports, by its answer. Raises redis.InvalidResponse for what it never
-    answers: then it took none.
+    """Return whether `append.lua` accepted the reports, by its answer.
+
+    Raises redis.InvalidResponse for any other answer: then nothing was accepted.
     """
     if type(answer) is not int or answer not in (0, 1):
         raise redis.InvalidResponse(f"the store answered a report with {repr(answer)[:100]}, which says nothing of it")
@@ -127,7 +131,7 @@ def has_room(answer: object) -> bool:
 
 
 def append_arguments(entries: Sequence[Entry], stream_bytes: int) -> list[int | bytes]:
-    """Arguments of `append.lua`."""
+    """Return the arguments of `append.lua`."""
     parts: list[int | bytes] = [stream_bytes, sum(map(weight, entries))]
     for entry in entries:
         parts += [2 * len(entry), *(part for pair in entry.items() for part in pair)]
@@ -135,15 +139,15 @@ def append_arguments(entries: Sequence[Entry], stream_bytes: int) -> list[int | 
 
 
 class StreamFull(Exception):
-    """The stream holds as much as it may. What was to be shipped is still in the spool."""
+    """The stream is full. Reports to be shipped stay in the spool."""
 
 
 class _Over(Exception):
-    """The rest is for the next worker."""
+    """Time is up: the rest is for the next worker."""
 
 
 class Store:
-    """The worker's end of Redrive's store. `write` may be called from any thread, and raises nothing but what a signal raises in it."""
+    """Client of Redrive's store. `write` may be called from any thread and raises only a signal handler's exception."""
 
     def __init__(self, url: str, source: str, spool: Spool, stream_bytes: int = STREAM_BYTES) -> None:
         self.spool = spool
@@ -151,33 +155,34 @@ class Store:
         self._dropped = Dropped(spool.directory)
         self.is_full = False
         self._url = url
-        self.stream_bytes = stream_bytes  # that the stream of the source may hold, for all its workers
-        self._lock = threading.Lock()  # of the line
+        self.stream_bytes = stream_bytes  # limit of the source's stream, for all its workers
+        self._lock = threading.Lock()  # guards the connection
         self._line: Appending | None = None
-        self._closed_until = 0.0  # monotonic; before it no line is dialled
+        self._closed_until = 0.0  # monotonic; no attempt to connect before
         self._pauses = ReconnectDelay(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, least_s=FIRST_PAUSE_SECONDS / 2)
-        self._waited = 0.0  # seconds of jobs that are held against the store
+        self._waited = 0.0  # the store's debt, in seconds
         self._waited_at = 0.0  # monotonic
-        self._trouble = ""  # why there is no line, "" while none was tried
-        self._is_logged = False  # that reports go to the spool
-        # A connection of its own, so that a report never waits behind a heartbeat.
+        self._trouble = ""  # why there is no connection; "" before the first attempt
+        self._is_logged = False  # whether the log says that reports go to the spool
+        # A separate connection, so that reports never wait behind a heartbeat.
         self.background = client(url)
 
     @property
     def dropped(self) -> int:
-        """Reports that neither the stream nor the spool took, since this worker started."""
+        """Reports of this worker that neither stream nor spool accepted."""
         return self._dropped.total
 
     def write(self, entry: Entry, *, may_lag: bool = False) -> None:
         """Make a report durable, or count it as dropped.
 
-        With `may_lag` it may be so a moment later: it has been sent when this returns, and no job waits for the answer.
+        With `may_lag`, it becomes durable a moment later: it is sent when this returns, and no job waits for the
+        answer.
         """
         for one in self._send(entry, may_lag):
             self._keep(one)
 
     def _send(self, entry: Entry, may_lag: bool) -> list[Entry]:
-        """The reports that are to be kept elsewhere: this one, or others whose answer was still to come."""
+        """Send a report. Return the reports to store elsewhere: this one, or earlier ones without an answer."""
         deadline = time.monotonic() + CALL_TIMEOUT
         if self._line is None or self.is_full or not self._lock.acquire(timeout=CALL_TIMEOUT):
             return [entry]
@@ -188,7 +193,7 @@ class Store:
             if self.is_full or line is None:
                 return [entry]
             if deadline - time.monotonic() < CALL_TIMEOUT / 2:
-                return [entry]  # spent behind other threads' reports, which says nothing against the store
+                return [entry]  # time was spent behind other threads' reports: no sign of a slow store
             if line.is_stale():
                 return [entry, *self._hang_up("it closed the connection")]
             left = self._read_answers(line, deadline, waits=False)
@@ -202,7 +207,8 @@ class Store:
                 left += self._read_answers(line, deadline, waits=True)
             left += self._judged(time.monotonic() - began)
         except BaseException:
-            # Of a signal, in any line: its answers are nobody else's, and what is not known to be on the stream is kept.
+            # A signal may come in any line: no other call may read the pending answers, and reports not known to be on
+            # the stream are stored.
             left += self._hang_up("a signal came between")
             for one in left if any(one is entry for one in left) else [*left, entry]:
                 self._keep(one)
@@ -215,21 +221,19 @@ class Store:
         return left
 
     def _read_answers(self, line: Appending, deadline: float, *, waits: bool) -> list[Entry]:
-        """Return what is known now not to be on the stream, or not known to be. With the lock held."""
+        """Read answers. Return the reports that are not, or may not be, on the stream. Needs the lock."""
         try:
             line.hear(deadline, waits=waits)
         except (redis.RedisError, OSError, ValueError) as error:
             if not waits and isinstance(error, redis.ConnectionError):
-                return self._hang_up(_why(error))  # found out without a wait: it may well be there again
+                return self._hang_up(_why(error))  # found without waiting: the server may be available again
             return self._broke(error)
         refused, line.refused = line.refused, []
         self.is_full = self.is_full or bool(refused)
         return refused
 
     def _judged(self, seconds: float) -> list[Entry]:
-        """Return what is to be kept elsewhere after a report that took `seconds`, as jobs are not to go on waiting for
-        such.
-        """
+        """Add a report's time to the store's debt. Return the reports to store elsewhere if the debt is too high."""
         now = time.monotonic()
         forgiven = (now - self._waited_at) * SHARE
         self._waited = max(0.0, self._waited - forgiven) + max(0.0, seconds - FAIR_SECONDS)
@@ -245,9 +249,9 @@ class Store:
         return self._hang_up(_why(error))
 
     def dial(self) -> None:
-        """See that there is a line, and what it has answered. Called by the heartbeat, never for a job: it may take seconds.
+        """Ensure a connection, and read its answers. For the heartbeat, never for a job: it may take seconds.
 
-        Raises redis.RedisError or OSError where the store is away or too slow to be asked while a job waits.
+        Raises redis.RedisError or OSError if the store is unavailable, or too slow to be called while a job waits.
         """
         left: list[Entry] = []
         with self._lock:
@@ -271,9 +275,7 @@ class Store:
             self._line = line
 
     def _hang_up(self, why: str) -> list[Entry]:
-        """Return the reports without an answer, which may or may not be on the stream: each is filed once, however
-        often it comes.
-        """
+        """Close the connection. Return the unanswered reports, which may be on the stream: ingest files each once."""
         line, self._line, self._trouble = self._line, None, why
         if line is None:
             return []
@@ -294,24 +296,30 @@ class Store:
                 logger.error("Redrive dropped %d reports: neither store nor spool takes them (%r).", count, error)
 
     def measure(self) -> None:
-        """Learn whether the stream has room again. Called by the heartbeat, never for a job."""
+        """Check whether the stream has room again. For the heartbeat, never for a job."""
         pipeline = self.background.pipeline(transaction=False)
         pipeline.xlen(keys.failures(self._source))
         pipeline.get(keys.failures_bytes(self._source))
         reports, size = pipeline.execute()
-        # What nobody counted is measured by the next report.
+        # An uncounted stream is measured by the next report.
         self.is_full = bool(reports) and (parse_count(size) or 0) >= self.stream_bytes
 
     def keep_count(self) -> None:
-        """See that the count of what was dropped outlives this worker. Raises OSError. Called by the heartbeat."""
+        """Make the count of dropped reports survive this worker. Raises OSError. For the heartbeat."""
         self._dropped.keep()
 
     def report_dropped(self) -> None:
-        """Report how many were dropped, here and by dead workers. Called by the heartbeat. Raises redis.RedisError."""
+        """Report the numbers of reports dropped here and by dead workers. For the heartbeat.
+
+        Raises redis.RedisError.
+        """
         self._dropped.report(self.background, self._source)
 
     def drain(self, is_over: Callable[[], bool] = lambda: False) -> int:
-        """Ship what the spool holds, as far as the stream has room, until `is_over`. Raises redis.RedisError when the store is away."""
+        """Ship the spool's reports until the stream is full or `is_over`.
+
+        Raises redis.RedisError if the store is unavailable.
+        """
 
         def ship(batch: list[Entry]) -> None:
             if is_over():
@@ -340,9 +348,9 @@ class Store:
             raise StreamFull
 
     def close(self, ends: float = math.inf, *, is_alone: bool = True) -> None:
-        """Answers are waited for until `ends` (monotonic): two seconds at most, and a tenth of one in any case.
+        """Close the store. Wait for answers until `ends` (monotonic), 2 s at most and 0.1 s at least.
 
-        `is_alone`: no other thread is in a call of `background`.
+        `is_alone`: no other thread is calling `background`.
         """
         now = time.monotonic()
         until = max(now + CALL_TIMEOUT, min(ends, now + BACKGROUND_TIMEOUT))
@@ -358,11 +366,11 @@ class Store:
 
 
 def _why(error: Exception) -> str:
-    """In words for the log; redis-py's own name host and port, never a password."""
+    """Return an error for the log; redis-py's messages contain host and port, never a password."""
     return f"{type(error).__name__}: {str(error)[:200]}"
 
 
 def with_report(text: str) -> str:
-    """Return a script of the ledger that may put a report on the stream: `report(stream, bytes, fields)`."""
+    """Return a ledger script that can write to the stream: `report(stream, bytes, fields)`."""
     part = (Path(__file__).parent / "ledger_report.lua").read_text()
     return with_counted(f"local BESIDE = {BESIDE}\n{part}{text}")

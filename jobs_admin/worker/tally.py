@@ -1,7 +1,7 @@
-"""Counts of what happened in a worker, its pool's children included: the process that sees it adds one, the main process reads.
+"""Counters of a worker, including its pool's children: the process that sees an event adds one, the main process reads.
 
-The memory is shared by all that are forked after it was made. Each thread of each process adds in a place of its own, so
-that there is no lock which a child that is killed would keep.
+Processes forked after its creation share the memory. Each thread of each process has its own slot, so there is no lock
+that a killed child could leave locked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 
-_PLACES = 4_096  # a child that takes the place of an ended one goes on from its number
+_PLACES = 4_096  # a replacement child continues its predecessor's number
 _NUMBER = struct.Struct("=Q")
 
 
@@ -25,5 +25,5 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Return the total of all processes that are, or were."""
+        """Total of all current and former processes."""
         return sum(number for (number,) in _NUMBER.iter_unpack(self._memory[:]))

@@ -1,7 +1,7 @@
-"""From a message that no task took to the envelope that reports it: its bytes, its queue, and what was wrong.
+"""Envelopes of messages that no task accepted: bytes, queue and error.
 
-Nothing in a body is decoded here, and of an error only words are taken that a library wrote: an error that was made
-while a body was decoded may be of a class that the body chose.
+Bodies are not decoded here, and error messages are only read from errors of known libraries: an error raised while
+decoding a body may be of a class that the body chose.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from jobs_admin.worker import report
 from jobs_admin.worker.outcome import qualified
 from jobs_admin.worker.report import Origin
 
-UNKNOWN_FORMAT = "UnknownFormat"  # where Celery only warns, there is no error whose name could be told
+UNKNOWN_FORMAT = "UnknownFormat"  # Celery only warns here, so there is no error to name
 _OF_LIBRARIES = ("builtins", "json", "binascii", "zlib", "lzma", "_bz2", "kombu", "celery", "amqp", "yaml", "msgpack")
-# What a broker writes onto a message while it lives: the same message has it, or has it not.
+# Fields that a broker adds to a message during its life: the same message may come with or without them.
 _OF_THE_BROKER = ("redelivered", "x-death", "x-delivery-count")
 _LONGEST_ID = 255
 
 
 def message_envelope(message: Any, kind: str, error_type: str, words: str, origin: Origin, worker: str) -> Envelope:
-    """The report of a message that kombu could read, at least in part."""
+    """Return the report of a message that kombu could read at least in part."""
     headers = message.headers if isinstance(message.headers, dict) else {}
     raw = report.or_nothing(lambda: report.raw_message(message), None)
-    # The arguments are JSON that says so, or they are not shown.
+    # The arguments are shown only if declared as JSON.
     args, kwargs = (
         report.or_nothing(lambda: report.arguments_of(message), (None, None))
         if kind == "unknown_task"
@@ -55,7 +55,7 @@ def message_envelope(message: Any, kind: str, error_type: str, words: str, origi
         kwargs=shown_kwargs.text,
         headers=shown_headers.text,
         redacted=sum(one.redacted for one in (shown, shown_args, shown_kwargs, shown_headers)),
-        late_ack=True,  # the broker has it until we are through
+        late_ack=True,  # the broker has it until we have reported it
         **_raw_fields(raw),
     )
 
@@ -63,8 +63,9 @@ def message_envelope(message: Any, kind: str, error_type: str, words: str, origi
 def element_envelope(
     element: bytes, payload: Any, queue: str, kind: str, error_type: str, words: str, origin: Origin, worker: str
 ) -> Envelope:
-    """The report of an element that is no message. It is in no queue any more: kombu takes it out first, and reads it
-    then.
+    """Return the report of an element that is no message.
+
+    It is no longer in a queue: kombu removes elements before it parses them.
     """
     headers = payload.get("headers") if isinstance(payload, dict) else None
     headers = headers if isinstance(headers, dict) else {}
@@ -74,7 +75,7 @@ def element_envelope(
         **_common(kind, error_type, origin, worker),
         queue=queue,
         task=task[:500] if isinstance(task, str) else "",
-        # It cannot be delivered again, so each is one of its own, whatever it looks like.
+        # It cannot be delivered again, so each is a separate failure, even if identical.
         job_id=str(job_id) if _is_id(job_id) else f"element-{uuid.uuid4()}",
         attempt=report.attempt_number(headers.get("retries")),
         message=shown.text,
@@ -85,7 +86,10 @@ def element_envelope(
 
 
 def words_of(error: BaseException | None) -> tuple[str, str]:
-    """Class and text of an error; no text of a class that is not a library's own, as that would call its code."""
+    """Return class and message of an error.
+
+    The message of a class outside known libraries is omitted: reading it would run its code.
+    """
     inner = error.args[0] if error is not None and len(error.args) == 1 else None
     if error is None:
         return "", ""
@@ -95,12 +99,12 @@ def words_of(error: BaseException | None) -> tuple[str, str]:
 
 
 def queue_of(message: Any, origin: Origin) -> str:
-    """Return the queue where it came from, or most likely came from; "" where that is unknown."""
+    """Return the certain or most likely queue; "" if unknown."""
     return report.or_nothing(lambda: origin.queues.find_place(message).name, "")
 
 
 def task_of(message: Any) -> str:
-    """The task by its header, or by a body that Celery has decoded already; "" where neither has one."""
+    """Return the task by its header, or by a body that Celery has already decoded; "" without either."""
     for place in (message.headers, _decoded(message)):
         task = place.get("task") if isinstance(place, Mapping) else None
         if isinstance(task, str) and task:
@@ -109,13 +113,16 @@ def task_of(message: Any) -> str:
 
 
 def id_of(message: Any) -> str:
-    """The job's own id. Else what stays when the same message is delivered again: its tag on Redis, its bytes elsewhere."""
+    """Return the job's id.
+
+    Without one, a value that is stable across redeliveries: its tag on Redis, a hash of its bytes elsewhere.
+    """
     for place in (message.headers, _decoded(message)):
         job_id = place.get("id") if isinstance(place, Mapping) else None
         if _is_id(job_id):
             return str(job_id)
     tag = message.delivery_tag
-    if _is_id(tag):  # a number is a place in a channel, no identity
+    if _is_id(tag):  # a numeric tag is a position in a channel, not an identity
         return f"message-{tag}"[:_LONGEST_ID]
     return f"message-{_digest(message)}"
 
@@ -129,13 +136,13 @@ def _digest(message: Any) -> str:
 
 
 def _stable_bytes(fields: Any) -> bytes:
-    """But for the marks of its broker."""
+    """Return the fields as bytes, without the broker's own."""
     text: str = dumps({k: v for k, v in fields.items() if k not in _OF_THE_BROKER})  # type: ignore[no-untyped-call]
     return text.encode()
 
 
 def _decoded(message: Any) -> Any:
-    """The body where Celery has decoded it before it asked for its task (its first protocol), else None."""
+    """Return the body if Celery decoded it to find the task (protocol 1), else None."""
     return getattr(message, "_decoded_cache", None)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dashboard.web.middleware import identity
-from jobs_admin.desk import overview
+from jobs_admin.desk import activity, overview
 from tests.kit.api import call_api
 from tests.kit.matrix import desk
 from tests.kit.metrics import fleet, history
-from tests.kit.people import log_in
-from tests.kit.sources import shop, sources, watched
+from tests.kit.openid import fresh_provider, openid_server, provider
+from tests.kit.people import as_, log_in
+from tests.kit.sources import shop, shop_and_web, sources, watched
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,7 @@ def memory(monkeypatch):
     """Cache the viewer and the overview for the whole test, so that a stall causes no second query."""
     monkeypatch.setattr(identity, "REMEMBERED_S", 3600)
     monkeypatch.setattr(overview, "BOARD_CACHED_S", 3600)
+    monkeypatch.setattr(activity, "CACHED_S", 3600)
 
 
 @pytest.fixture

@@ -10,14 +10,16 @@ import pytest
 from django.http import HttpResponse
 from django.utils import timezone
 
-from dashboard.alerts.silences import forms as silence_forms
+from dashboard.alerts.silences import screens as silence_screens
 from dashboard.web import moments
 from jobs_admin import alerts
 from jobs_admin.core import keys
 from jobs_admin.models import (
     Alert,
+    AlertEvent,
     AuditEvent,
     DepthSample,
+    Failure,
     GroupCounter,
     Release,
     Replay,
@@ -27,12 +29,13 @@ from jobs_admin.models import (
     Source,
 )
 from jobs_admin.models.access import ENGINE
+from jobs_admin.models.failure import Caveat
 from tests.kit.alerts import create_delivery, episode, rule, samples
 from tests.kit.browsing import Browser
-from tests.kit.failures import bury
+from tests.kit.failures import bury, dead
 from tests.kit.groups import group
 from tests.kit.matrix import digest
-from tests.kit.pages import HTMX, clock_of, text_of
+from tests.kit.pages import HTMX, clock_of, count_of_link, text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -76,6 +79,15 @@ def test_the_list_is_narrowed_by_state_source_and_queue(ann, watched, requested,
     assert sorted(rows) == found.split()
 
 
+def test_of_a_chosen_source_it_shows_that_alone(ann, watched, sources):
+    episode("emails", acknowledged_by="ann")
+    episode("ledger", source="bank", acknowledged_by="ann")
+    page = text_of(ann.get("/alerts/"))
+    assert "2 alerts firing" in page and "Fired in 30 days 2" in page
+    page = text_of(ann.get("/alerts/", {"source": "bank"}))
+    assert "1 alert firing" in page and "Fired in 30 days 1" in page and "emails" not in page
+
+
 def test_the_list_is_narrowed_by_rule(ann, watched):
     episode("emails")
     other = rule("Old dead", metric="oldest_dead_s", threshold=3600)
@@ -110,8 +122,8 @@ def test_the_strip_has_a_line_a_subject_and_a_bar_an_episode_with_its_values(ann
 
 def test_what_ended_before_the_time_shown_is_not_in_the_strip(ann, watched):
     episode("emails", state="resolved", ago_s=3 * 86_400)
-    assert "No alerts in the last 24 h." in text_of(ann.get("/alerts/?days=1"))
-    assert 'class="strip" viewBox' in ann.get("/alerts/?days=7").content.decode()
+    assert "No alerts in the last 24 h." in text_of(ann.get("/alerts/?span=24h"))
+    assert 'class="strip" viewBox' in ann.get("/alerts/?span=7d").content.decode()
 
 
 def test_how_quickly_people_are_is_shown_as_medians(ann, watched, otto):
@@ -131,7 +143,7 @@ def test_those_of_other_sources_are_seen_by_no_one_else(vera, watched):
 
 def test_an_unknown_filter_or_cursor_finds_nothing_or_is_left_out(ann, watched):
     episode("emails")
-    for requested in ("state=nonsense", "rule=nobody", "after=x", "days=12345678901234567890", "after=99999999999999999999999", "source=%00"):  # fmt: skip
+    for requested in ("state=nonsense", "rule=nobody", "after=x", "span=12345678901234567890", "after=99999999999999999999999", "source=%00"):  # fmt: skip
         assert ann.get(f"/alerts/?{requested}").status_code == 200
 
 
@@ -174,7 +186,7 @@ def test_its_picture_is_the_depth_with_the_threshold_and_a_table(otto, watched):
     assert "crossed the threshold" in page
 
 
-def test_groups_with_unrecovered_jobs_are_named_with_links(otto, watched):
+def test_groups_with_unrecovered_jobs_are_named_with_links(otto, watched, shop):
     found = group("SMTPServerDisconnected", "gone")
     bury(7, queue="emails", group=found)
     page = text_of(otto.get(page_of(episode("emails"))))
@@ -196,7 +208,7 @@ def read_reasons(client, alert: Alert) -> tuple[str, str]:
     return text_of(HttpResponse(why)), page
 
 
-def test_an_error_that_still_occurs_has_its_rate_and_no_replay_is_pressed_upon_anyone(otto, watched):
+def test_an_error_that_still_occurs_has_its_rate_and_no_replay_is_pressed_upon_anyone(otto, watched, shop):
     long = "SMTP server refused " + "the sender " * 40
     found = group("smtplib.SMTPServerDisconnected", long.strip(), first_release="v2.4.1")
     failing(found, per_minute=30)
@@ -217,7 +229,10 @@ def test_of_errors_that_ended_the_replay_is_the_act_with_the_number_of_its_draft
     earlier = timezone.now() - timedelta(minutes=20)
     bury(7, queue="emails", group=group("SMTPServerDisconnected", "gone", last_seen=earlier))
     bury(2, queue="emails", group=group("KeyError", "'email'", last_seen=earlier))
+    before = earlier - timedelta(days=1)
+    bury(4, queue="emails", group=group("OSError", "old", last_seen=earlier), failed_at=before, first_failed_at=before)
     text, page = read_reasons(otto, episode("emails"))
+    assert "4 jobs are not included: died before this alert." in text
     assert (
         "The leading errors have ended. Review and replay 7 emails jobs" in text
         and "ended , last failed 20 min ago (" in text
@@ -235,7 +250,28 @@ def test_where_every_job_would_fail_again_the_advice_is_to_fix_the_cause(otto, w
         bury(2, queue="emails", group=group("KeyError", f"'{n}'", last_seen=earlier))
     text, page = read_reasons(otto, episode("emails"))
     assert "All 4 emails jobs would likely fail again: fix the cause first" in text
-    assert 'class="button primary"' not in page
+    assert 'class="button primary"' not in page and "Review and replay" not in text
+    assert _count_of_review(otto, page, "Review 4 emails jobs") == 4
+
+
+@pytest.mark.parametrize("more", [{}, {"state": "resolved", "ago_s": 1800, "lasted_s": 1200}])
+def test_where_no_job_can_be_replayed_the_link_leads_to_the_jobs_and_the_reason_is_shown(otto, watched, shop, more):
+    alert = episode("emails", **more)
+    died = {"failed_at": alert.opened_at, "first_failed_at": alert.opened_at}
+    dead(3, queue="emails", is_complete=False, group=group(last_seen=alert.opened_at), **died)
+    text, page = read_reasons(otto, alert)
+    assert "can be replayed now: truncated: the message was too large to store completely." in text
+    assert (
+        "Review and replay" not in text
+        and "/replays/new/" not in page.partition('id="why"')[2].partition("</section>")[0]
+    )
+    assert _count_of_review(otto, page, "Review 3 dead jobs" if more else "Review 3 emails jobs") == 3
+
+
+def _count_of_review(client, page: str, words: str) -> int:
+    links = re.findall(r'<a class="button" href="([^"]+)"[^>]*>(.*?)</a>', page, re.DOTALL)
+    (url,) = [html.unescape(url) for url, label in links if words in " ".join(re.sub("<[^>]+>", "", label).split())]
+    return count_of_link(client, url)
 
 
 def test_a_release_shortly_before_is_named_and_an_older_one_is_not(otto, watched):
@@ -247,7 +283,7 @@ def test_a_release_shortly_before_is_named_and_an_older_one_is_not(otto, watched
     assert "release v2 first seen" in read_reasons(otto, alert)[0]
 
 
-def test_a_resolved_alert_shows_what_became_of_its_jobs_and_replays_the_dead(otto, watched):
+def test_a_resolved_alert_shows_what_became_of_its_jobs_and_replays_the_dead(otto, watched, shop):
     alert = episode("emails", state="resolved", ago_s=1800, lasted_s=1200)
     died = {"queue": "emails", "group": group(), "failed_at": alert.opened_at, "first_failed_at": alert.opened_at}
     bury(2, state="discarded", **died), bury(3, **died)
@@ -331,7 +367,7 @@ def test_the_page_of_a_quarantine_alert_opens_the_jobs_to_readmit_and_drafts_no_
     assert 'value="readmit"' in otto.get(link).content.decode()
 
 
-def test_a_page_whose_notice_covers_several_queues_names_them_and_has_both_pairs_of_links(otto, watched):
+def test_a_page_whose_notice_covers_several_queues_names_them_and_has_both_pairs_of_links(otto, watched, shop):
     leader = episode("webhooks")
     episode("payments", told_with=leader)
     bury(2, queue="webhooks", group=group())
@@ -339,6 +375,9 @@ def test_a_page_whose_notice_covers_several_queues_names_them_and_has_both_pairs
     assert "Same notification payments has 1,243 dead jobs" in text_of(page) and "All 2 queues:" in text_of(page)
     links = re.findall(r'href="(/(?:failures|replays/new)/\?q=[^"]+)"', html.unescape(page.content.decode()))
     assert len(links) == 4 and sum("queue%3Awebhooks%2Cpayments" in link for link in links) == 2
+    assert "All 2 queues: Failures · Review and replay 2 jobs" in text_of(page)
+    Failure.objects.update(caveats=Caveat.TRUNCATED)
+    assert "All 2 queues: Failures" in (text := text_of(otto.get(page_of(leader)))) and "Review and replay" not in text
 
 
 def test_a_viewer_sees_and_cannot_act_and_is_shown_why(vera, watched):
@@ -413,7 +452,7 @@ def test_its_page_costs_the_same_for_many(otto, watched, django_assert_max_num_q
         bury(1, queue="emails", group=group("TimeoutError", f"no answer {n}"), tenant=f"t{n}")
     current = episode("emails2")
     for each in (leader, current):
-        with django_assert_max_num_queries(66):
+        with django_assert_max_num_queries(75):
             assert otto.get(page_of(each)).status_code == 200
 
 
@@ -446,7 +485,7 @@ def test_what_acknowledging_covers_is_on_the_button_and_only_this_one_is_possibl
     episode("old", told_with=leader, state="resolved")
     for page in ("/alerts/", "/", page_of(leader)):
         text = text_of(otto.get(page))
-        assert "Acknowledge 2 alerts" in text and "Only this one" in text
+        assert "Acknowledge 2 alerts" in text and re.search("Acknowledge [Oo]nly this one", text)
         assert "1 silenced alert" in text and "not included" in text
     otto.post(f"{page_of(leader)}acknowledge/", {"only_this": "1"})
     text = text_of(otto.get(page_of(leader)))
@@ -456,7 +495,7 @@ def test_what_acknowledging_covers_is_on_the_button_and_only_this_one_is_possibl
     assert "Acknowledged: sms has" in text_of(otto.get(page_of(leader)))
     assert Alert.objects.get(pk=others[1].pk).state == "silenced"
     alone = episode("alone", of=rule("Another"))
-    assert "Only this one" not in text_of(otto.get(page_of(alone)))
+    assert "nly this one" not in text_of(otto.get(page_of(alone)))
 
 
 def test_an_acknowledgement_is_undone_by_its_message_which_names_what_resumes(otto, ann, watched):
@@ -493,15 +532,27 @@ def test_silenced_for_an_hour_it_is_silenced_and_can_be_taken_back(otto, watched
     assert made.matchers == {"rule": alert.rule.name, "source": "shop", "queue": "emails"}
     assert abs((made.ends_at - timezone.now()).total_seconds() - 3600) < 10
     text = text_of(otto.get(page_of(alert)))
-    assert "Silenced until" in text and "by otto: “known”" in text and "Undo" in text
+    assert f"Silenced until {moments.dated(made.ends_at, made.starts_at)} by otto: “known”" in text and "Undo" in text
+
+
+def test_a_silence_is_ended_on_the_page_of_an_alert_by_those_who_may(otto, vera, watched):
+    alert = episode("emails")
+    otto.post(f"{page_of(alert)}silence/", {"source": "shop", "queue": "emails", "comment": "known", "for": "3600"})
+    end = f"/alerts/silences/{Silence.objects.get().pk}/end/"
+    assert f'action="{end}"' not in vera.get(page_of(alert)).content.decode()
+    assert f'action="{end}"' in otto.get(page_of(alert)).content.decode()
+    assert otto.post(end, {"back": page_of(alert)})["Location"] == page_of(alert)
+    text = text_of(otto.get(page_of(alert)))
+    assert "Silence ended. Matching alerts send notifications again." in text and "Silenced until" not in text
 
 
 def test_a_silence_covers_the_alerts_of_the_notification_or_one_and_its_presets_show_their_end(otto, watched):
+    at = r"\d+ \w+ (\d{4} )?\d\d:\d\d UTC"
     leader = episode("emails")
     episode("sms", told_with=leader), episode("push", told_with=leader, state="resolved")
     text = text_of(otto.get(page_of(leader)))
     assert "Silence 2 alerts…" in text and "These 2 alerts of this notification" in text and "Only this alert" in text
-    assert re.search(r"1 h until (\d+ \w+ )?\d\d:\d\d 4 h until (\d+ \w+ )?\d\d:\d\d Tomorrow 09:00 Monday 09:00", text)
+    assert re.search(r"1 h until D 4 h until D Tomorrow 09:00 until D Monday 09:00 until D".replace("D", at), text)
     form = {"scope": "notification", "comment": "known", "for": "tomorrow", "queue": "emails"}
     otto.post(f"{page_of(leader)}silence/", form)
     made = Silence.objects.get()
@@ -562,13 +613,13 @@ def test_what_a_silence_would_fit_is_shown_before_it_is_made(otto, watched):
 )
 def test_a_silence_ends_as_chosen(given, ends):
     thursday = datetime(2026, 11, 26, 22, 30, tzinfo=UTC)
-    assert moments.as_field(silence_forms.ends_at(given, thursday)) == ends
+    assert moments.as_field(silence_screens.ends_at(given, thursday)) == ends
 
 
 @pytest.mark.parametrize(("begins", "ends"), [(8, 0), (9, 7)])
 def test_until_monday_is_the_next_one_from_the_start(begins, ends):
     monday = datetime(2026, 11, 30, begins, tzinfo=UTC)
-    found = silence_forms.ends_at({"for": "monday"}, datetime(2026, 11, 26, tzinfo=UTC), monday)
+    found = silence_screens.ends_at({"for": "monday"}, datetime(2026, 11, 26, tzinfo=UTC), monday)
     assert found == datetime(2026, 11, 30, 9, tzinfo=UTC) + timedelta(days=ends)
 
 
@@ -702,12 +753,17 @@ def test_what_is_over_is_shown_as_what_it_was_and_a_name_stays_a_name(ann, watch
         assert words in text_of(ann.get(page_of(episode(name, of=of, state="resolved", ago_s=9_000))))
 
 
-def test_its_incident_covers_from_before_the_breach_until_now(otto, watched):
+def test_its_incident_covers_from_before_the_breach_and_what_happens_after_its_page_was_opened(otto, watched):
     bury(3, queue="emails", group=group())
-    page = html.unescape(otto.get(page_of(episode("emails"))).content.decode())
+    alert = episode("emails")
+    page = html.unescape(otto.get(page_of(alert)).content.decode())
     (link,) = re.findall(r'href="(/incidents/\?[^"]+)"', page)
-    assert "source=shop" in link and "queue=emails" in link and "since=20" in link and "until=20" in link
-    assert otto.get(link).status_code == 200
+    assert "source=shop" in link and "queue=emails" in link and "since=20" in link and "until" not in link
+    assert "not acknowledged" in text_of(otto.get(link))
+    otto.post(f"{page_of(alert)}acknowledge/")
+    # An incident ends with a whole second.
+    AlertEvent.objects.filter(alert=alert, to="acknowledged").update(at=timezone.now() - timedelta(seconds=1))
+    assert "not acknowledged" not in text_of(otto.get(link))
 
 
 def test_its_incident_is_its_own_time_and_a_little_around(ann, watched):

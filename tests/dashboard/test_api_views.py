@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -64,11 +65,18 @@ def test_a_search_is_exported_by_a_get_that_changes_nothing(call_api, form):
     answer = call_api("GET", "failures/export", role="viewer", source="shop", q="state:dead", form=form)
     text = answer.getvalue().decode()
     assert answer.status_code == 200 and text.count("shop.deliver") == 3 and "bank" not in text
+    some = call_api("GET", "failures/export", role="viewer", form=form, columns="task, id").getvalue().decode()
+    assert some.startswith({"jsonl": '{"id":', "csv": "id,source,queue,task\r\n"}[form])
+    if form == "csv":
+        few = call_api("GET", "failures/export", role="viewer", form=form, columns="task").getvalue().decode()
+        assert {len(row) for row in csv.reader(few.splitlines())} == {4}
     assert not AuditEvent.objects.exclude(act__startswith="token").exists()
 
 
 def test_an_unknown_form_and_a_caller_without_a_token_are_refused(call_api, client):
     assert call_api("GET", "failures/export", form="xls").status_code == 422
+    refused = call_api("GET", "failures/export", columns="id,nothing")
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, "columns")
     assert client.get("/api/failures/export").status_code == 401
 
 

@@ -181,7 +181,13 @@ def test_the_files_that_an_old_python_reads_have_no_newer_syntax():
 
 
 def test_the_locks_name_no_registry_and_hash_every_package():
-    for name in ("requirements.txt", "requirements-test.txt", "requirements-strict.txt"):
+    for name in (
+        "requirements.txt",
+        "requirements-test.txt",
+        "requirements-strict.txt",
+        "requirements-sqs.txt",
+        "requirements-oidc.txt",
+    ):
         text = (ROOT / name).read_text()
         assert "://" not in text
         assert "--index" not in text
@@ -224,7 +230,7 @@ def imported() -> set[str]:
 
 SHARED = "-n {} --dist loadfile --no-loadscope-reorder"
 CORES = os.cpu_count() or 1
-WITH_SERVERS, WITHOUT_SERVERS = SHARED.format(min(4, CORES + 1)), SHARED.format(min(4, CORES))
+WITH_SERVERS, WITHOUT_SERVERS = SHARED.format(min(5, 2 * CORES + 1)), SHARED.format(min(5, CORES + 1))
 
 
 @pytest.mark.parametrize(
@@ -259,3 +265,17 @@ def test_the_suite_runs_in_several_processes_unless_tests_are_named(tmp_path, mo
     strict, endurance = ("1" if option in arguments else "" for option in ("--strict", "--endurance"))
     database = "postgresql" if "postgresql" in arguments else ""
     assert (tmp_path / "python.called").read_text() == f"{strict},{endurance},{database} -m pytest {run}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["help"], ["--version"]])
+def test_help_and_version_install_nothing(tmp_path, arguments):
+    """In a checkout of its own, whose Python has no Django."""
+    for folder in ("dashboard", "jobs_admin"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("manage.py", "requirements.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    command = [sys.executable, "-I", "-c", f"import runpy, sys; sys.path.insert(0, '.'); sys.argv = {['manage.py', *arguments]!r}; "
+               "runpy.run_path('manage.py', run_name='__main__')"]  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not (tmp_path / ".venv").exists(), done.stderr
+    assert done.stdout.startswith("Redrive 0" if arguments == ["--version"] else "Redrive's commands")

@@ -11,10 +11,12 @@ from django.urls import reverse
 
 from dashboard.failures import columns
 from dashboard.failures.columns import COLUMNS, Column
+from jobs_admin.failures import exporting
 from jobs_admin.models import AuditEvent, Failure, ListColumns
 from tests.kit.failures import bury
 
 ROOT = Path(__file__).resolve().parents[2]
+DEFAULTS = sum(column.is_default for column in COLUMNS)
 
 
 def page_of(client):
@@ -50,7 +52,9 @@ def test_the_example_of_the_how_to_works(ann, monkeypatch):
     cell, record, example = map(dedent, re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     names = dict(vars(columns))
     exec(cell, names)
-    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, *eval(f"[{record}]", names)))
+    (column,) = eval(f"[{record}]", names)
+    assert column.fields and {*column.fields} <= {*exporting.COLUMNS}
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, column))
     names = dict(globals())
     exec(example, names)
     names["test_the_host_is_shown"](ann)
@@ -71,17 +75,20 @@ def test_a_person_chooses_columns_and_keeps_them(ann, otto):
     assert on == [column.name for column in COLUMNS[1:] if column.is_default]
     assert choose(ann, "release", "job", "no_such_column")["Location"] == "/failures/?q=state%3Adead"
     assert labels_of(page_of(ann)) == ["Error", "Release", "Job ID"] and ">v7</span>" in page_of(ann)
-    assert len(labels_of(page_of(otto))) == 6, "the choice is one person's"
+    assert len(labels_of(page_of(otto))) == DEFAULTS, "the choice is one person's"
     event = AuditEvent.objects.get(act="columns.choose")
     assert (event.actor, event.before["names"]) == ("ann", []) and "release" in event.after["names"]
     choose(ann, "release", reset="1")
-    assert len(labels_of(page_of(ann))) == 6
+    assert len(labels_of(page_of(ann))) == DEFAULTS
 
 
 def test_columns_beyond_the_most_are_refused_and_the_default_ones_are_no_choice(ann):
     bury()
     choose(ann, *[column.name for column in COLUMNS[1:]])
-    assert "Choose at most 8 columns." in ann.get("/failures/").content.decode() and len(labels_of(page_of(ann))) == 6
+    assert (
+        "Choose at most 8 columns." in ann.get("/failures/").content.decode()
+        and len(labels_of(page_of(ann))) == DEFAULTS
+    )
     choose(ann, *[column.name for column in COLUMNS[1:] if column.is_default])
     assert not ListColumns.objects.exists()
 
@@ -98,7 +105,7 @@ def test_a_saved_view_carries_its_columns_to_its_readers(ann, otto, call_api):
     assert labels_of(otto.get(older.replace("&amp;", "&")).content.decode()) == ["Error", "State", "Worker"]
     (view,) = call_api("GET", "views").json()["items"]
     assert view["columns"] == ["error", "worker", "state"] and "columns=error%2Cworker%2Cstate" in view["url"]
-    assert len(labels_of(page_of(otto))) == 6
+    assert len(labels_of(page_of(otto))) == DEFAULTS
 
 
 def test_text_of_a_cell_that_is_no_html_is_escaped(ann, monkeypatch):
@@ -106,6 +113,14 @@ def test_text_of_a_cell_that_is_no_html_is_escaped(ann, monkeypatch):
     monkeypatch.setattr(columns, "COLUMNS", (COLUMNS[0], raw))
     bury(message="<script>alert(1)</script>")
     assert '<td class="col-raw">&lt;script&gt;alert(1)&lt;/script&gt;</td>' in page_of(ann)
+
+
+def test_the_row_beside_an_open_failure_has_the_message_as_the_list_shows_it(ann):
+    (one,) = bury(1, message="x" * 60_000)
+    beside = {"HX-Request": "true", "HX-Current-URL": f"http://testserver{reverse('redrive:failure-list')}"}
+    page = ann.get(reverse("redrive:failure-detail", args=[one.pk]), headers=beside).content.decode()
+    rows = [re.findall(r'<span class="message">(x+)</span>', text) for text in (page_of(ann), page)]
+    assert [[len(row) for row in found] for found in rows] == [[300], [300]]
 
 
 def test_names_of_strangers_are_escaped_in_every_cell(ann):

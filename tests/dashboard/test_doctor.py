@@ -21,8 +21,7 @@ from dashboard.setup.connections import VALKEY, least_fixed_version
 from jobs_admin import config
 from jobs_admin.core import keys, worker_acl
 from jobs_admin.desk import key_rotation
-from jobs_admin.fleet import heartbeats, worker_store
-from jobs_admin.ingest import uncaptured
+from jobs_admin.fleet import heartbeats, uncaptured, worker_store
 from jobs_admin.models import AuditEvent, Channel, Payload, RefusedReports, Source, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
 from jobs_admin.sources.celery import workers

@@ -76,9 +76,9 @@ def test_a_page_queries_the_database_the_same_number_of_times_for_one_row_and_fo
     ann, django_assert_max_num_queries
 ):
     bury(60, group=group(), tenant="t1")
-    with django_assert_max_num_queries(18):
+    with django_assert_max_num_queries(19):
         ann.get(reverse("redrive:failure-list"))
-    with django_assert_max_num_queries(18):
+    with django_assert_max_num_queries(19):
         ann.get(reverse("redrive:failure-list"), {"q": "answer"})
 
 

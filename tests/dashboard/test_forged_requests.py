@@ -13,6 +13,7 @@ from django.test import Client
 from dashboard.web.rights import ANYONE, Address
 from jobs_admin.models import ApiToken, Role
 from jobs_admin.models.access import OPERATOR, RANK
+from tests.kit import endurance
 from tests.kit.matrix import (
     Asker,
     come,
@@ -67,8 +68,12 @@ def test_a_method_that_no_address_declares_changes_nothing(desk, watched):
     for address in list_addresses("page", "api", "admin"):
         declared.setdefault(address.route, set()).update(address.methods)
     before, keys = digest(), keys_of(watched)
-    for address in list_addresses("page", "api", "admin"):
-        for method in set(EVERY_METHOD) - declared[address.route]:
+    for n, address in enumerate(list_addresses("page", "api", "admin")):
+        undeclared = [method for method in EVERY_METHOD if method not in declared[address.route]]
+        if not endurance.IS_ON:  # POST, and one of the others, each in its turn
+            others = [method for method in undeclared if method != "POST"]
+            undeclared = [*(set(undeclared) - set(others)), others[n % len(others)]]
+        for method in undeclared:
             client, path = (call if address.kind == "api" else page), path_of(address, desk.shop)
             with writes("jobs_admin_auditevent") as written:  # that it was refused is written down
                 answer = client.generic(method, path, json.dumps({"reason": "because"}), "application/json")

@@ -15,7 +15,7 @@ django.setup()
 from django.conf import settings
 from django.db import connection
 from dashboard.setup import forks
-from dashboard.web.templates import engine
+from dashboard.web.htmx import engine
 
 kept, secret = os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 from django.db import connection
 from django.db.utils import OperationalError
 
-from dashboard.setup import checkup
+from dashboard.setup import checkup, environment
 from dashboard.web import limits
 from jobs_admin.models import Replay
 from tests.kit.waiting import wait_until
@@ -120,6 +121,21 @@ def test_a_made_up_credential_gets_no_more_than_none(desk):
         assert send_request("/failures/bulk/", Cookie=cookies["vera"]) == 403
         # The login of a proxy, beside which a browser shows its session.
         assert send_request("/failures/bulk/", Cookie=cookies["vera"], Authorization="Basic cHJveHk6eA==") == 403
+
+
+@pytest.mark.server
+def test_a_session_is_known_by_the_cookie_of_its_own_desk(desk, monkeypatch):
+    cookie = json.loads(desk.run("-c", PREPARE))["vera"]
+    token = cookie.rpartition("=")[2]
+    monkeypatch.setenv(environment.IN_RUN, "1")
+    suffix = environment.cookie_suffix(desk.environment["SECRET_KEY"])
+    own = "sessionid=other; " + re.sub("(sessionid|csrftoken)=", rf"\g<1>{suffix}=", cookie)
+    with granian({**desk.environment, environment.IN_RUN: "1"}, "/healthz") as (port, _):
+        for shown, status in ((own, 403), (cookie, 413)):  # a large body is read from viewers only
+            sender = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            head = {"X-CSRFToken": token, "Cookie": shown}
+            sender.request("POST", "/failures/bulk/", b"x" * 100_000, head)
+            assert sender.getresponse().status == status
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +289,7 @@ for name in ("logged out", "deactivated", "of another password", "valid"):
     user, _ = User.objects.update_or_create(username=name, defaults={"is_active": True})
     session = SessionStore()
     session[SESSION_KEY], session[HASH_SESSION_KEY] = str(user.pk), user.get_session_auth_hash()
-    session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    session[BACKEND_SESSION_KEY] = "dashboard.web.second_step.Passwords"
     session.save()
     found[name] = session.session_key
 print(json.dumps(found))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import html
+import io
 import re
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.core.management import call_command
 from django.utils import timezone
 
 from jobs_admin.models import AuditEvent, Group
@@ -137,10 +140,89 @@ def test_the_fields_of_the_api_change_a_group_too(otto, watched):
 
 
 @pytest.mark.parametrize("address", ["javascript:alert(1)", "data:text/html,x", "//evil.example", "ftp://x.example/"])
-def test_a_runbook_is_an_http_address(otto, watched, address):
+@pytest.mark.parametrize("field", ["runbook_url", "issue_url"])
+def test_a_runbook_and_an_issue_are_http_addresses(otto, watched, field, address):
     (name,) = some()
-    answer = otto.post(f"/groups/{name}/change/", {"act": "runbook_url", "runbook_url": address}, follow=True)
-    assert Group.objects.get().runbook_url == "" and "http or https" in text_of(answer)
+    answer = otto.post(f"/groups/{name}/change/", {"act": field, field: address}, follow=True)
+    assert getattr(Group.objects.get(), field) == "" and "http or https" in text_of(answer)
+
+
+@pytest.mark.parametrize("field", ["runbook_url", "issue_url"])
+def test_an_address_that_the_tables_do_not_hold_is_refused(otto, watched, field):
+    (name,) = some()
+    answer = otto.post(f"/groups/{name}/change/", {"act": field, field: "https://x.example/" + "a" * 500}, follow=True)
+    assert getattr(Group.objects.get(), field) == "" and "at most 500 characters" in text_of(answer)
+
+
+def test_an_issue_is_linked_from_page_and_list_and_undone(otto, watched):
+    (name,) = some()
+    url = "https://github.com/acme/shop/issues/17?a=1&b=<2>"
+    answer = otto.post(f"/groups/{name}/change/", {"act": "issue_url", "issue_url": url}, follow=True)
+    assert "Issue saved." in text_of(answer) and Group.objects.get().issue_url == url
+    shown = (
+        'href="https://github.com/acme/shop/issues/17?a=1&amp;b=&lt;2&gt;" target="_blank" rel="noopener noreferrer"'
+    )
+    for page in (f"/groups/{name}/", "/groups/"):
+        assert shown in re.sub(r"\s+", " ", otto.get(page).content.decode())
+    assert "Issue changed by" in otto.get(f"/groups/{name}/story/").content.decode()
+    event = AuditEvent.objects.get(act="group.change")
+    assert (event.before["issue_url"], event.after["issue_url"]) == ("", url)
+    otto.post("/groups/bulk/", undo_of(answer))
+    assert Group.objects.get().issue_url == ""
+    otto.post(f"/groups/{name}/change/", {"act": "issue_url", "issue_url": url})
+    answer = otto.post(f"/groups/{name}/change/", {"act": "issue_url", "issue_url": ""}, follow=True)
+    assert "Issue removed." in text_of(answer) and Group.objects.get().issue_url == ""
+
+
+@pytest.mark.parametrize("scheme", ["Https", "HTTP"])
+def test_an_issue_is_linked_however_its_scheme_is_written(otto, watched, scheme):
+    (name,) = some()
+    otto.post(f"/groups/{name}/change/", {"act": "issue_url", "issue_url": f"{scheme}://github.com/acme/issues/17"})
+    for page in (f"/groups/{name}/", "/groups/"):
+        assert f'href="{scheme}://github.com/acme/issues/17"' in otto.get(page).content.decode()
+
+
+def test_the_form_of_a_new_issue_is_in_api_and_terminal_and_short_enough(otto, watched, call_api, settings):
+    (name,) = some()
+    template = "https://github.com/acme/shop/issues/new?title={title}&body={body}"
+    settings.REDRIVE = settings.REDRIVE | {"ISSUE_URL": template}
+    Group.objects.update(error_type="🔥" * 200, message="🔥" * 500, culprit="🔥" * 200)
+    url = call_api("GET", f"groups/{name}").json()["create_issue_url"]
+    assert html.escape(url) in otto.get(f"/groups/{name}/").content.decode() and 4_000 < len(url) < 8_000
+    given = parse_qs(urlsplit(url).query)
+    assert given["title"][0] == "🔥" * 125 and given["body"][0].endswith(f"/groups/{name}/")
+    out = io.StringIO()
+    call_command("groups", "show", name, stdout=out)
+    assert url in out.getvalue()
+    Group.objects.update(issue_url="https://github.com/acme/shop/issues/17")
+    assert call_api("GET", f"groups/{name}").json()["create_issue_url"] == ""
+
+
+def test_create_issue_opens_the_trackers_form_with_the_error(otto, watched, settings):
+    (name,) = some()
+    template = "https://github.com/acme/shop/issues/new?title={title}&body={body}"
+    settings.REDRIVE = settings.REDRIVE | {"ISSUE_URL": template, "URL": "https://desk.example"}
+    Group.objects.update(error_type='Bad</a>&body=x"\r\n{body}', message="ü" * 500)
+    page = otto.get(f"/groups/{name}/").content.decode()
+    url = html.unescape(re.search(r'href="([^"]+)"[^>]*>Create issue<', page)[1])
+    parts = urlsplit(url)
+    given = parse_qs(parts.query)
+    assert (parts.netloc, parts.path, sorted(given)) == ("github.com", "/acme/shop/issues/new", ["body", "title"])
+    assert (
+        given["title"][0].startswith('Bad</a>&body=x"')
+        and "{body}" in given["title"][0]
+        and len(given["title"][0]) == 200
+    )
+    assert given["body"][0].endswith(f"https://desk.example/groups/{name}/") and len(url) < 8_000
+    Group.objects.update(issue_url="https://github.com/acme/shop/issues/17")
+    assert "Create issue" not in otto.get(f"/groups/{name}/").content.decode()
+
+
+def test_an_issue_that_is_no_web_address_is_shown_as_text(otto, watched):
+    (name,) = some()
+    Group.objects.update(issue_url="javascript:alert(1)")
+    for page in (f"/groups/{name}/", "/groups/"):
+        assert 'href="javascript:' not in otto.get(page).content.decode()
 
 
 def test_an_act_leads_back_to_the_list_and_never_to_another_site(otto, watched):

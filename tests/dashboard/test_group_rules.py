@@ -7,7 +7,7 @@ import re
 import pytest
 
 from jobs_admin.core.fingerprint import NO_RULES
-from jobs_admin.groups.group_rules import printed
+from jobs_admin.db.grouping_rules import printed
 from jobs_admin.models import AuditEvent, Group, GroupRule
 from tests.kit.failures import bury
 from tests.kit.groups import TRACE, group

@@ -12,7 +12,7 @@ from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.db import audit, audit_anchor
 from jobs_admin.management.commands.token import create
-from jobs_admin.models import AuditEvent, Source
+from jobs_admin.models import AuditEvent, RefusedReports, Source
 from jobs_admin.models.access import ENGINE
 
 pytestmark = pytest.mark.django_db
@@ -55,6 +55,16 @@ def test_not_ready_when_a_part_is_down(client, watched, settings, broken):
     response = client.get("/readyz", headers=headers)
     assert response.status_code == 503 and response.json()["checks"][broken]["ok"] is False
     assert client.get("/readyz").json() == {"ready": False}
+
+
+def test_a_report_that_is_left_in_its_stream_without_room_does_not_make_the_desk_unready(client, watched):
+    Source.objects.create(name="shop")
+    watched.xadd(keys.failures("shop"), {"v": "1"}, id=_entry_id(600))
+    now = timezone.now()
+    left = RefusedReports.objects.create(source="shop", cause="", first_at=now, last_at=now, why="", refused=1)
+    assert client.get("/readyz").status_code == 200 and client.get("/readyz?strict=1").status_code == 503
+    RefusedReports.objects.filter(pk=left.pk).update(last_at=now - timedelta(hours=1))  # it is not even tried
+    assert client.get("/readyz").status_code == 503
 
 
 def test_not_ready_while_round_after_round_of_filing_fails(client, watched):

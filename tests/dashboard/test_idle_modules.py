@@ -21,6 +21,7 @@ LATER = {
     "celery", "kombu", "amqp", "billiard", "vine", "click",  # a source on Celery or RabbitMQ
     "pygments",  # a traceback of Python
     "prometheus_client",  # a scrape
+    "pyotp", "segno",  # a second factor
     "psycopg",  # a database or a jobs table on PostgreSQL
 }  # fmt: skip
 
@@ -37,7 +38,7 @@ user = get_user_model().objects.create_superuser("admin", password="x" * 20)
 session = SessionStore()
 session.update({{
     "_auth_user_id": str(user.pk),
-    "_auth_user_backend": "django.contrib.auth.backends.ModelBackend",
+    "_auth_user_backend": "dashboard.web.second_step.Passwords",
     "_auth_user_hash": user.get_session_auth_hash(),
 }})
 session.create()

@@ -64,7 +64,7 @@ def test_a_finding_is_shown_with_evidence_quote_fix_and_source(ann, fleet):
     text = text_of(ann.get("/policies/lint/"))
     assert "2 tasks of 1 live worker, " in text
     assert re.search(
-        r"Findings .* high 1 .*Retries without exponential backoff high shop · shop\.hook Every wait is the same: 60 s\.",
+        r"Findings .* high 1 .*Retries without exponential backoff high shop · shop\.hook Every wait is the same: 1 min\.",
         text,
     )
     assert "self.retry(countdown=60), max_retries=9" in text

@@ -9,7 +9,7 @@ import pytest
 from axes.models import AccessAttempt
 
 from dashboard.setup import checkup, environment
-from dashboard.web import login_limits
+from dashboard.web import addresses
 from tests.kit.people import PASSWORD
 
 PROXY = [ip_network("127.0.0.1"), ip_network("10.2.0.0/16"), ip_network("fd00::/8")]
@@ -58,7 +58,7 @@ def log_in(client, password, forwarded=None, peer="127.0.0.1", name="ann"):
     ],
 )
 def test_the_client_is_the_nearest_hop_that_is_no_trusted_proxy(peer, forwarded, client):
-    found = login_limits.find_client(peer, forwarded, PROXY)
+    found = addresses.find_client(peer, forwarded, PROXY)
     assert found == (ip_address(client) if client else None)
 
 
@@ -83,7 +83,7 @@ def test_no_header_of_a_client_changes_what_a_trusted_proxy_appended():
     for _ in range(5000):
         forged = ",".join(chance.choice(words) for _ in range(chance.randrange(12)))
         appended = f"{forged}, 203.0.113.9" + chance.choice(["", ", 10.2.3.4", ", fd00::7, 10.2.0.1"])
-        assert login_limits.find_client("127.0.0.1", appended, PROXY) == ip_address("203.0.113.9"), forged
+        assert addresses.find_client("127.0.0.1", appended, PROXY) == ip_address("203.0.113.9"), forged
 
 
 def test_wrong_passwords_from_elsewhere_leave_the_account_open_behind_a_proxy(client, user, proxied):

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dashboard.web import metrics
 from jobs_admin import config, policies
-from jobs_admin.db import totals
-from jobs_admin.db.totals import Counted
+from jobs_admin.db import counters
+from jobs_admin.db.counters import Counted
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Source
 from jobs_admin.models.access import ENGINE
@@ -81,7 +81,7 @@ def test_it_shows_the_state_of_the_desk(client, history):
 
 
 def test_a_token_of_one_source_is_shown_its_share_of_all_that_was_counted(client, history):
-    totals.add({Counted(totals.RETRIES, "", totals.OTHER): 5})
+    counters.add_totals({Counted(counters.RETRIES, "", counters.OTHER): 5})
     reported = samples(response := scrape(client, "shop"))
     assert "bank" not in response.text and "redrive_unfiled_reports" not in reported
     assert reported["job_retries_total"] == {'queue="emails",source="shop"': 4}
@@ -106,11 +106,11 @@ def test_the_reader_of_prometheus_own_client_takes_all_of_it(client, history):
 def test_ten_thousand_errors_are_shown_within_the_bound(client, watched):
     Source.objects.create(name="shop")
     for start in range(0, 10_000, 1_000):
-        totals.add(
-            {Counted(totals.FAILURES, "shop", "q", f"t{n % 50}", f"E{n}"): 1 for n in range(start, start + 1_000)}
+        counters.add_totals(
+            {Counted(counters.FAILURES, "shop", "q", f"t{n % 50}", f"E{n}"): 1 for n in range(start, start + 1_000)}
         )
     reported = samples(scrape(client))["job_failures_total"]
-    assert len(reported) <= totals.MOST_SETS and sum(reported.values()) == 10_000
+    assert len(reported) <= counters.MOST_SETS and sum(reported.values()) == 10_000
 
 
 def test_checking_spends_nothing_of_a_budget(client, fleet):

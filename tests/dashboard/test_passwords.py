@@ -30,7 +30,7 @@ SPELLINGS = [
     "{scheme}://:1/hunter2pw@127.0.0.1:1/0",
     "{scheme}://:1?hunter2pw@127.0.0.1:1/0",
     "{scheme}://:hunter2pw",
-    "{scheme}://:hunter2pw@/0",
+    "{scheme}://:hunter2pw@:1/0",
     "{scheme}:/:hunter2pw@127.0.0.1:1/0",
     ":hunter2pw@127.0.0.1:1/0",
     "hunter2pw",

@@ -30,6 +30,8 @@ def as_form_data(draft: Draft) -> QueryDict:
         form["retry_after.respect"] = "on"
     if draft.files_lost:
         form["file_lost"] = "on"
+    if draft.has_breaker:
+        form["breaker"] = "on"
     if draft.leaves_retries:
         form["leaves_retries"] = "on"
     form["expires"] = draft.expires
@@ -51,6 +53,7 @@ FULL = {
     "poison": {"crashes": 3, "window_s": 300},
     "concurrency": {"key": "kwargs.customer_id", "limit": 5},
     "rate_limit": {"max": 10, "per_s": 0.5},
+    "breaker": {"dependency": "partner", "max_hold_s": 7200},
     "exhausted": "escalate",
     "file_lost": True,
     "expires_at": "2026-11-23T10:00:00Z",
@@ -101,7 +104,8 @@ def test_absurd_numbers_are_refused_beside_their_input(text):
     for path in [path for path, kind in KINDS.items() if kind is texts.NUMBER or kind is texts.SECONDS]:
         draft = Draft(
             {"backoff.kind": "exponential", "jitter.kind": "additive", "jitter.seconds": "1", "budget.per_minute": "5"}
-            | {"concurrency.key": "tenant", "concurrency.limit": "1", "rate_limit.max": "1"}
+            | {"concurrency.key": "tenant", "concurrency.limit": "1", "rate_limit.max": "1"},
+            has_breaker=True,
         )
         if path in ("backoff.power", "backoff.plus_s"):
             draft.texts["backoff.kind"] = "polynomial"
@@ -118,6 +122,12 @@ def test_what_another_kind_left_behind_is_no_part_of_the_policy():
     )
     assert draft.document(NOW)["backoff"] == {"kind": "fixed", "first_delay_s": 5}
     assert "jitter" not in draft.document(NOW)
+
+
+def test_a_breaker_needs_no_more_than_its_choice():
+    assert Draft.from_form(QueryDict("breaker=on")).document(NOW)["breaker"] == {}
+    assert Draft.from_document({"breaker": {}}).has_breaker
+    assert "breaker" not in Draft.from_form(QueryDict("breaker.dependency=partner")).document(NOW)
 
 
 def test_rows_without_an_error_are_no_classes():

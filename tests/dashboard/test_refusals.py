@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import jobs_admin
-from dashboard.web.middleware.refusals import RefusalMiddleware
+from dashboard.web.error_pages import RefusalMiddleware
 from jobs_admin.core.refused import Refused
 
 

@@ -9,13 +9,14 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin import config, replays
+from jobs_admin.desk import overview
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Attempt, Failure, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import progress
 from tests.kit.failures import dead
 from tests.kit.groups import group
-from tests.kit.pages import HTMX
+from tests.kit.pages import HTMX, text_of
 from tests.kit.people import log_in
 from tests.kit.sources import forget_configuration
 
@@ -49,7 +50,7 @@ def replay(two_sources):
     shared = group("SharedError", culprit="shop/shared.py")
     dead(1, group=shared, queue="elsewhere", task="shop.ours", state="recovered")
     dead(30, group=ours, queue="emails", task="shop.ours")
-    dead(70, source="web", group=theirs, queue="secrets", task="web.secret", tenant="hush-tenant")
+    dead(73, source="web", group=theirs, queue="secrets", task="web.secret", tenant="hush-tenant")
     made = replays.launch(
         BOB, query="state:dead -tenant:secret-tenant", reason="the secret partner is back", pace={"style": "careful"},
         options=replays.Options(without_groups=()),
@@ -63,7 +64,7 @@ def replay(two_sources):
             failed_group=None if state == "succeeded" else error, first_group=None if state == "succeeded" else error,
         )  # fmt: skip
     Replay.objects.filter(pk=made.pk).update(
-        state="held", planned=75, succeeded=4, failed_again=21, held_because="20 failed with SecretError",
+        state="held", planned=78, succeeded=4, failed_again=21, held_because="20 failed with SecretError",
         without_groups=[shared.pk, theirs.pk], evidence={"kind": "canary", "judged": 25, "failed": 21, "groups": []},
         set_aside=[{"group": shared.pk, "phase": "run", "code": "failed_again", "reason": "100 of 100 jobs failed", "by": "x",
                     "at": now.isoformat(), "jobs": 50},
@@ -86,7 +87,7 @@ def test_its_pages_show_no_name_and_no_number_of_another_source(sue, replay, url
     for headers in ({}, HTMX):
         text = seen_of(sue.get(url.format(replay.pk), headers=headers)).lower()
         assert "secret" not in text and "hush" not in text
-        assert ">100<" not in text and ">75<" not in text and "100 of 100" not in text
+        assert ">103<" not in text and ">78<" not in text and "100 of 100" not in text
 
 
 @pytest.mark.django_db
@@ -98,7 +99,29 @@ def test_its_numbers_are_of_the_sources_that_are_seen(sue, replay):
     assert progress.over_time(row).buckets[-1][1:] == (5, 4, 1)
     # Who sees all sees all.
     full = replays.find(BOB, replay.pk)
-    assert (full.total, full.planned, full.seen_sources) == (100, 75, None)
+    assert (full.total, full.planned, full.seen_sources) == (103, 78, None)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("url", ["/replays/", "/"])
+def test_a_chosen_source_filters_its_numbers_and_hides_no_reason(ann, sue, replay, url):
+    page = seen_of(ann.get(url, {"source": "shop"}))
+    assert "20 failed with SecretError" in page and "Reason hidden" not in page and "your sources" not in page
+    assert "4 of 30 succeeded" in page if url == "/replays/" else "25 jobs not sent" in " ".join(page.split())
+    # The same source without the right to the other, within the time for which the overview is cached.
+    page = seen_of(sue.get(url, {"source": "shop"}))
+    assert "Reason hidden" in page and "SecretError" not in page
+
+
+@pytest.mark.django_db
+def test_the_list_of_a_source_has_no_started_replay_of_another_alone(ann, two_sources):
+    dead(2, source="web"), dead(2)
+    user = Viewer("ann", {"*": OPERATOR}, user_id=ann.session["_auth_user_id"])
+    made = replays.launch(user, query="source:web state:dead", reason="back")
+    draft = replays.draft(user, query="state:dead", reason="back")
+    for source, seen in (("web", {made, draft}), ("shop", {draft})):
+        page = seen_of(ann.get("/replays/", {"source": source}))
+        assert {one for one in (made, draft) if f'href="/replays/{one.pk}/"' in page} == seen
 
 
 @pytest.mark.django_db
@@ -107,11 +130,11 @@ def test_the_api_shows_no_more(client, replay):
     for url in (f"/api/replays/{replay.pk}", "/api/replays", f"/api/replays/{replay.pk}/items"):
         text = json.dumps(client.get(url, headers={"Authorization": f"Bearer {secret}"}).json())
         assert "100 of 100" not in text
-        assert "ecret" not in text and "hush" not in text and not re.search(r": (100|75)\b", text)
+        assert "ecret" not in text and "hush" not in text and not re.search(r": (103|78)\b", text)
 
 
 @pytest.mark.django_db
-def test_one_that_waits_for_a_second_person_counts_what_is_frozen(two_sources, settings):
+def test_one_that_waits_for_a_second_person_is_shown_and_counts_what_is_frozen(two_sources, settings, sue):
     settings.REDRIVE = settings.REDRIVE | {"APPROVE_ABOVE": "10"}
     dead(30, queue="emails")
     dead(70, source="web", queue="secrets")
@@ -119,6 +142,9 @@ def test_one_that_waits_for_a_second_person_counts_what_is_frozen(two_sources, s
     assert made.state == "awaiting_approval" and made.by_source == {"shop": 30, "web": 70}
     row = replays.find(OWN, made.pk)
     assert (row.total, row.planned) == (30, 30)
+    # The bell, and the overview.
+    assert "Activity, 1 new" in text_of(sue.get("/replays/")) and f"replay #{made.pk}" in text_of(sue.get("/activity/"))
+    assert [one.pk for one in overview.running_replays(OWN)] == [made.pk]
 
 
 @pytest.mark.django_db

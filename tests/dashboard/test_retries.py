@@ -8,6 +8,7 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from dashboard.failures import listing as failure_list
+from dashboard.retries import views as retry_views
 from jobs_admin import config
 from jobs_admin.core.query import parse
 from jobs_admin.models import ApiToken, Failure, Reschedule, Role
@@ -87,10 +88,17 @@ def test_what_is_selected_on_the_list_is_brought_there(table, olga):
     assert "Reschedule 3 retries?" in text_of(all_of_it)
 
 
-def test_all_that_wait_are_shown_before_and_after_then_changed_and_taken_back(table, olga):
+def test_all_that_wait_are_shown_before_and_after_then_changed_and_taken_back(table, olga, monkeypatch):
     checked = olga.get("/retries/reschedule/", {"q": "state:retrying"} | CURVE)
     text = text_of(checked)
     assert "Reschedule 3 retries?" in text and "3 1 90 s 2 min" in text.replace("1 min 30 s", "90 s")
+    assert (
+        re.search(r"Retries over time retries per [\d.]+ (ms|s|min)", text)
+        and "more" not in text.partition("As a table")[2]
+    )
+    monkeypatch.setattr(retry_views, "MOST_ROWS", 1)
+    text = text_of(olga.get("/retries/reschedule/", {"q": "state:retrying"} | CURVE))
+    assert re.search(r"and \d more", text.partition("As a table")[2])
     form = dict(CURVE, q="state:retrying", highest=Failure.objects.latest("pk").pk, step="start")
     refused = olga.post("/retries/reschedule/", form)
     assert refused.status_code == 422 and "needs a reason" in text_of(refused)

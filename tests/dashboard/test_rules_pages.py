@@ -139,6 +139,7 @@ def test_the_list_checks_alerts_once_for_what_is_open_and_once_for_the_last_of_e
         text = text_of(vera.get("/alerts/rules/"))
     assert text.count("1 firing") == 5
     about = [one["sql"] for one in queries if 'FROM "jobs_admin_alert"' in one["sql"]]
+    about = [sql for sql in about if " UNION ALL " not in sql]  # the bell's
     assert len(about) == 2 and all('"state" IN' in sql or "LIMIT 1" in sql for sql in about)
 
 

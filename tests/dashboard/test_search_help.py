@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.failures import search_help
+from dashboard.failures import list_views
 from jobs_admin import failures
 from jobs_admin.models.access import ENGINE
 from tests.kit.failures import bury
@@ -22,7 +22,7 @@ WORDS = {  # example -> (messages that it finds, messages that it does not)
 
 
 def test_every_way_to_write_words_is_in_the_table():
-    assert [one.text for one in search_help.chapters()[0].examples] == list(WORDS)
+    assert [one.text for one in list_views.chapters()[0].examples] == list(WORDS)
 
 
 @pytest.mark.django_db

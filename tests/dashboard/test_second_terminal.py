@@ -98,7 +98,7 @@ def test_every_command_of_ours_is_listed():
     [
         ("workers", "{list,gone,return}"),
         ("failure", "{show,why,compare}"),
-        ("groups", "{list,show,resolve,reopen,mute,assign,unassign,note,runbook,undo}"),
+        ("groups", "{list,show,resolve,reopen,mute,assign,unassign,note,runbook,issue,undo}"),
         ("alerts", "{list,show,acknowledge,unacknowledge}"),
         ("silences", "{list,add,end}"),
         ("depth", "{list,history}"),

@@ -7,7 +7,7 @@ from django.urls import Resolver404, resolve, reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.web.routing import escaped, name_of
+from jobs_admin.core.path_segment import escaped, name_of
 
 NAMES = [
     "",

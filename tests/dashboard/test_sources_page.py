@@ -12,11 +12,13 @@ from django.utils import timezone
 
 from dashboard.setup import checkup
 from jobs_admin.core import keys
+from jobs_admin.core.envelope import ENDS_READER
+from jobs_admin.core.refused import Refused
 from jobs_admin.fleet import heartbeats
 from jobs_admin.management.commands import token
 from jobs_admin.models import AuditEvent, Failure, RefusedReports, Role, Source, Unfiled, UnsignedReports
 from jobs_admin.models.access import ENGINE
-from jobs_admin.trust import admission, source_keys
+from jobs_admin.trust import Cause, admission, source_keys
 from tests.kit.browsing import Browser
 from tests.kit.signed_reports import create_sources, end_unsigned, entry, file, forged, refile
 
@@ -55,6 +57,24 @@ def test_an_admin_files_what_was_refused_and_accepts_the_source_that_waits(refus
     assert "File 3 reports" not in page and "waiting to be accepted" not in page
 
 
+def test_reports_without_a_source_that_have_no_room_are_listed_without_acts(refused, monkeypatch):
+    monkeypatch.setitem(admission._BOUNDS, Cause.UNFILED, admission._Bound(1, 10**9))
+    file((b"7-1", {b"v": b"x"}), (b"7-2", {b"v": b"x"}))
+    page = browser().get("/sources/")
+    assert page.status_code == 200 and "envelope version" in page.content.decode()
+    with pytest.raises(Refused, match="not checked"):
+        admission.file_unsigned(ENGINE, "")
+    assert Unfiled.objects.get(entry_id="7-1").cause == ""
+
+
+def test_what_ended_its_reader_is_not_filed():
+    create_sources("bank")
+    file((b"7-1", {b"v": b"x"}, "bank"), (b"7-2", {b"v": b"x"}, "bank"))
+    Unfiled.objects.filter(entry_id="bank/7-1").update(why=f"{ENDS_READER}each time")
+    assert admission.file_unsigned(ENGINE, "bank") == 1
+    assert Unfiled.objects.get(entry_id="bank/7-1").cause == ""
+
+
 def test_the_page_is_in_the_rail_and_the_menu_of_who_may_open_it(refused):
     for role, source, is_listed in (("admin", "*", True), ("admin", "bank", True), ("operator", "*", False)):
         page = browser(role, source).get("/queues/").content.decode()
@@ -65,7 +85,10 @@ def test_the_page_is_in_the_rail_and_the_menu_of_who_may_open_it(refused):
 def test_what_cannot_be_done_is_shown_and_changes_nothing(refused):
     admin = browser()
     admin.post("/sources/bank/file/")
-    assert "No unsigned report of bank is stored. Nothing was changed." in admin.get("/sources/").content.decode()
+    assert (
+        "No unsigned or unfiled report of bank is stored. Nothing was changed."
+        in admin.get("/sources/").content.decode()
+    )
 
 
 def test_refused_reports_are_discarded_with_their_count(refused):
@@ -235,3 +258,14 @@ def test_a_program_does_by_the_api_what_an_admin_does_on_the_page(refused):
     assert call("post", "new/accept") == (200, {"reports": 1})
     refile()
     assert Failure.objects.count() == 4
+
+
+def test_a_source_that_is_not_configured_is_merged_from_its_row(watched, sources):
+    Source.objects.create(name="shopp")
+    admin = browser()
+    page = admin.get("/sources/").content.decode()
+    assert page.count("Merge source") == 1 and 'action="/sources/shopp/merge/"' in page
+    admin.post("/sources/shopp/merge/", {"into": "shop"})
+    assert "0 failures of shopp moved to shop. The source shopp is removed." in admin.get("/sources/").content.decode()
+    assert not Source.objects.filter(name="shopp").exists()
+    assert "Merge source" not in browser("admin", "shop").get("/sources/").content.decode()

@@ -297,3 +297,9 @@ print(resolve("/api/groups/rules").url_name)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout == "list_grouping_rules\n", done.stderr
+
+
+def test_a_failure_without_an_act_names_the_command(capsys):
+    with pytest.raises(SystemExit):
+        type_command(capsys, "failure", "5")
+    assert capsys.readouterr().err == "Name what to do: `python3 manage.py failure show 5`, `why` or `compare`.\n"

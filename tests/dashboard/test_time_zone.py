@@ -14,7 +14,7 @@ from dashboard.policies.changes import editor_text
 from dashboard.policies.forms import Draft
 from dashboard.retries.forms import Change
 from dashboard.web import charts, figures, moments
-from dashboard.web.middleware.time_zone import COOKIE
+from dashboard.web.moments import COOKIE
 from jobs_admin.models import Failure, Group, Silence
 from tests.kit.failures import bury
 from tests.kit.groups import group

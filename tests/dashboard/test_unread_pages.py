@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from jobs_admin import config
-from jobs_admin.failures import unread
+from jobs_admin.failures import explanations
 from jobs_admin.models import Failure, Payload
 from jobs_admin.models.failure import Caveat
 from tests.kit.failures import bury
@@ -23,11 +23,11 @@ def one(kind: str, raw: bytes = b"{}", state: str = "dead", **changes) -> Failur
     return failure
 
 
-@pytest.mark.parametrize("kind", unread.KINDS)
+@pytest.mark.parametrize("kind", explanations.UNREAD_KINDS)
 def test_its_page_shows_what_happened_and_what_to_do(ann, watched, kind):
     failure = one(kind)
     text = text_of(ann.get(f"/failures/{failure.pk}/"))
-    reported = unread.explanation(failure)
+    reported = explanations.explain_unread(failure)
     assert "Never ran" in text and reported.what in text and reported.to_do in text
 
 

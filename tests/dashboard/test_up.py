@@ -16,6 +16,7 @@ import pytest
 from django.utils import timezone
 
 from dashboard.management.commands import up as up_command
+from dashboard.setup import environment
 from dashboard.setup.engine import Engine, free_port
 from dashboard.setup.supervisor import StartFailed
 from jobs_admin.db import audit
@@ -124,6 +125,14 @@ def test_a_second_run_reuses_secrets_and_shows_where_the_password_was_shown(up):
 def test_a_given_password_and_token_are_used_and_not_shown(running):
     assert "by-hand" not in running.text
     assert rows(running, "select name, role from jobs_admin_apitoken") == [("up", "admin")]
+
+
+def test_the_cookies_of_a_desk_of_up_have_its_own_name_and_those_of_a_deployment_keep_theirs(running, monkeypatch):
+    with urllib.request.urlopen(f"{running.url.rstrip('/')}/login/") as answer:
+        assert re.search("csrftoken-[0-9a-f]{8}=", " ".join(answer.headers.get_all("Set-Cookie")))
+    assert environment.cookie_suffix("key") == ""
+    monkeypatch.setenv(environment.IN_RUN, "1")
+    assert len({environment.cookie_suffix(key) for key in ("", "key", "key", "other")}) == 3
 
 
 @pytest.mark.django_db

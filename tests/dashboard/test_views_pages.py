@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 from django.urls import reverse
 
+from dashboard.failures.columns import COLUMNS
+from jobs_admin.failures import exporting
 from jobs_admin.models import AuditEvent, SavedView
 from tests.kit.failures import bury
 from tests.kit.pages import HTMX
@@ -32,6 +35,18 @@ def test_the_page_of_views_names_owner_search_and_draft_of_a_replay(ann, vera):
     assert "/replays/new/?q=queue%3Awebhooks" in text_of(ann, "view-list")
 
 
+def test_a_search_that_can_be_repeated_is_offered_for_an_automation(ann, vera):
+    save(ann, name="Dead webhooks", query="state:dead queue:webhooks", is_shared="1")
+    save(ann, name="Tonight")
+    page = text_of(ann, "view-list")
+    assert re.findall(r'/automations/new/\?([^"]+)"', page) == [
+        "q=state%3Adead+queue%3Awebhooks&amp;name=dead-webhooks"
+    ]
+    form = ann.get("/automations/new/?q=state:dead+queue:webhooks&name=dead-webhooks").content.decode()
+    assert 'value="dead-webhooks"' in form and 'value="state:dead queue:webhooks"' in form
+    assert "/automations/new/" not in text_of(vera, "view-list")
+
+
 def test_the_count_of_a_view_is_a_part_of_its_own(ann):
     bury(2)
     save(ann)
@@ -54,7 +69,11 @@ def test_what_is_refused_is_shown(ann, vera):
     pk = SavedView.objects.get().pk
     answer = vera.post(reverse("redrive:view-change", args=[pk]), {"name": "Hers"}, follow=True)
     assert "Only the owner" in answer.content.decode()
-    assert "already" in ann.post(reverse("redrive:view-save"), {"name": "Tonight"}, follow=True).content.decode()
+    answer = ann.post(reverse("redrive:view-save"), {"name": "Tonight", "query": "queue:emails"})
+    text = answer.content.decode()
+    assert answer.status_code == 422 and "A view “Tonight” already exists." in text
+    # What was typed is there to be changed.
+    assert 'value="Tonight" aria-invalid="true"' in text and 'name="query" value="queue:emails"' in text
 
 
 def test_a_view_of_another_person_is_not_there(ann, vera):
@@ -89,6 +108,28 @@ def test_the_list_is_exported_as_a_file_named_by_the_time_and_that_is_audited(ve
         '.jsonl"'
     )
     assert AuditEvent.objects.get().after["query"] == "queue:webhooks"
+
+
+def test_an_export_has_the_columns_that_its_reader_chose_or_all_of_them(ann):
+    bury(1, release="v7")
+    assert list(exported(ann, {"q": "", "columns": ""})[0]) == list(exporting.DEFAULT_COLUMNS)
+    ann.post(reverse("redrive:failure-columns-save"), {"column": ["state", "release"]})
+    form = ann.get(reverse("redrive:view-tabs"), headers=HTMX).content.decode()
+    assert re.search(r'name="columns"\s+value="error,state,release"', form) and 'name="all_fields"' in form
+    row, end = exported(ann, {"q": "", "columns": "state,release"})
+    wanted = ["id", "source", "queue", "state", "error_type", "message", "due_at", "release"]
+    assert list(row) == wanted and row["release"] == "v7"
+    assert end == {"end": True, "failures": 1}
+    assert len(exported(ann, {"q": "", "columns": "state,release", "all_fields": "1"})[0]) == len(exporting.COLUMNS)
+    unknown = list(exported(ann, {"q": "", "columns": "nothing"})[0])
+    assert {"id", "error_type", "queue"} <= {*unknown} != {*exporting.DEFAULT_COLUMNS}, "the list's own columns"
+    without = [one.name for one in COLUMNS if not one.fields or not {*one.fields} <= {*exporting.COLUMNS}]
+    assert without == [], "`fields` of a column names its columns in an export"
+
+
+def exported(client, form: dict[str, str]) -> list[dict]:
+    text = client.post(reverse("redrive:failure-export", args=["jsonl"]), form).getvalue().decode()
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def test_an_export_is_no_get_and_works_in_a_read_only_desk(vera, settings):

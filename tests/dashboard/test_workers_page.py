@@ -184,7 +184,7 @@ def test_without_the_store_the_stored_facts_are_shown_and_no_others_are_claimed(
 
 
 def test_the_empty_page_has_the_next_step(ann, store):
-    assert "No guarded workers. Workers appear with their first heartbeat" in text_of(ann.get("/workers/"))
+    assert "No guarded workers. Workers appear here with their first heartbeat" in text_of(ann.get("/workers/"))
 
 
 def test_the_api_has_the_same_facts(call_api, shops):
@@ -195,3 +195,11 @@ def test_the_api_has_the_same_facts(call_api, shops):
     assert found["memory"] == 90 * 2**20 and found["policies"] == {"hooks": 3} and found["is_alive"]
     assert found["jobs"] == [{"job_id": "job-1", "task": "shop.send", "queue": "webhooks"}] and found["in_hand"] == 1
     assert call_api("GET", "workers", after="nothing").status_code == 422
+
+
+def test_a_worker_that_was_stopped_in_order_is_not_shown_as_gone(ann, shops):
+    hear(shops, name="w1@a"), hear(shops, name="w2@a")
+    shops.hset(keys.boot("shop", "b1"), "gone", "1")
+    Worker.objects.update(seen_at=timezone.now() - timedelta(seconds=31))
+    page = ann.get("/workers/").content.decode()
+    assert page.count("</svg>stopped") == 1 and page.count("</svg>gone") == 1

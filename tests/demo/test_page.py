@@ -147,18 +147,24 @@ def seconds(*requests: tuple[int, int]) -> list[Second]:
 
 def test_what_was_played_is_shown_with_its_figures(client, demo, player, store):
     person(client, "viewer")
-    played = Story("abc", "ann", 1, began_at=1.0, jobs=5, after=0, act="careful", outcome="played", ended_at=90.0)
+    played = Story("abc", "ann", 1, began_at=1.0, jobs=5, after=0, act="held", outcome="played", ended_at=90.0)
     played.groups = [{"fingerprint": "v1-a", "title": "httpx.ReadError: <b>cut</b>", "state": "new"}]
     naive = Side(10.5, 0, replay=41, seconds=seconds((900, 870), (40, 40), (0, 0)), falls=[0.4], jobs=1234)
     naive.ended, naive.state, naive.failed_again = 12.0, "done", 1213
     careful = Side(40.0, 1, replay=42, seconds=seconds((8, 0), (9, 0)), jobs=1213, ended=38.2, state="done")
     careful.succeeded = 1213
     played.sides = {"at_once": naive, "careful": careful}
+    story.close(store, played)  # as the version before it had an act with a breaker left it
+    assert "Careful recovered all of them in 38 s." in client.get("/demo/").content.decode()
+    on_hold = Side(90.0, 1, seconds=seconds((7, 0), (5, 0)), jobs=1234, ended=27.0, state="closed", succeeded=1234)
+    played.sides["held"] = on_hold
+    outages = (("dead", ((4936, 4936),)), ("held", ((31, 31),)))
+    played.outages = {name: Side(1.0, 0, seconds=seconds(*counts)) for name, counts in outages}
     story.close(store, played)
     body = client.get("/demo/").content.decode()
-    for figure in ("900", "910", "1,213 of 1,234", "never: 1,213 dead", "38 s", "↑ 900"):
+    for figure in ("900", "910", "1,213 of 1,234", "never: 1,213 dead", "38 s", "↑ 900", "4,936", "31", "27 s"):
         assert figure in body, figure
-    assert "Careful recovered all of them in 38 s." in body
+    assert "Careful recovered all of them in 38 s. With the breaker no job died." in body
     assert 'href="/replays/41/"' in body and 'href="/replays/42/"' in body and "/groups/v1-a/" in body
     assert "<b>cut" not in body
     assert "Play" not in body.partition('<form class="actions"')[2]  # a viewer has no button
@@ -175,6 +181,21 @@ def test_a_replay_that_holds_itself_shows_why(client, demo, player, store):
     assert (
         "Held: 6 of 10 canary jobs failed again" in body and body.count("not yet") == 2
     )  # it fell over, all recovered
+
+
+def test_an_outage_with_a_breaker_is_described_while_it_lasts(client, demo, player, store):
+    person(client, "viewer")
+    ticket = story.request(store, 1, "ann")
+    played = Story(
+        ticket.id, "ann", 1, began_at=1.0, jobs=300, after=0, act="held", broken_at=2.0, broken_again_at=60.0
+    )
+    played.outages["held"] = Side(1.0, 0, seconds=seconds((9, 9)), on_hold=291)
+    story.write(store, played)
+    body = client.get("/demo/").content.decode()
+    assert "9 requests reached the warehouse. 291 of 300 jobs are held, 0 dead." in body and "at 58 s" in body
+    played.sides["held"] = Side(9.0, 0, jobs=291, state="half_open", succeeded=12)
+    story.write(store, played)
+    assert "The probe succeeded. Jobs are released while none fails: 12 of 291" in client.get("/demo/").content.decode()
 
 
 def test_while_it_is_played_it_can_be_stopped_and_refreshes_fast(client, demo, player, store):

@@ -23,6 +23,19 @@ def in_force():
     return {one.name: one.version for one in policies.published(ENGINE)}
 
 
+@pytest.mark.usefixtures("store")
+def test_the_example_of_an_automation_is_created_once_in_dry_run(settings):
+    from jobs_admin import automations
+    from jobs_admin.models import Automation, Source
+
+    Source.objects.create(name="shop", is_configured=True)
+    shop.create_automation()
+    assert [(one.name, one.mode) for one in automations.listing(ENGINE)] == [("partner-is-back", "dry_run")]
+    Automation.objects.all().delete()
+    shop.create_automation()
+    assert not Automation.objects.exists()
+
+
 def test_they_are_published_once():
     shop.publish_policies()
     shop.publish_policies()
@@ -34,7 +47,7 @@ def test_what_was_changed_or_withdrawn_stays_so():
     policies.withdraw(ENGINE, "payments")
     policies.publish(ENGINE, "webhooks", {**POLICIES["webhooks"], "max_attempts": 9}, expected_version=1)
     shop.publish_policies()
-    assert in_force() == {"newsletters": 1, "scans": 1, "webhooks": 2}
+    assert in_force() == {"newsletters": 1, "scans": 1, "warehouse": 1, "webhooks": 2}
 
 
 def test_a_policy_of_ones_own_for_the_same_jobs_goes_first():

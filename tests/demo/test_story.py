@@ -42,6 +42,7 @@ def test_one_is_played_at_a_time(broker, player):
 def test_a_story_is_read_as_it_was_written(broker, player):
     steps = begin_story(story.request(broker, 1, "ann"), groups=[{"fingerprint": "v1-a", "title": "t", "state": "new"}])
     steps.sides["at_once"] = Side(began=10.2, falls_before=1, seconds=[Second(5, 2, 8.5, 3), None], falls=[0.4])
+    steps.outages["held"] = Side(began=9.0, falls_before=0, on_hold=7)
     story.write(broker, steps)
     assert story.read(broker).story == steps
 

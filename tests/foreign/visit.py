@@ -15,6 +15,7 @@ import django
 
 django.setup()
 
+from django.apps import apps  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.contrib.auth.models import Permission  # noqa: E402
 from django.test import Client  # noqa: E402
@@ -125,7 +126,30 @@ def acts(desk, person: Client, Failure, AuditEvent) -> dict[str, object]:
         "audit": [event.act, event.actor, str(event.user_id) == str(Person.objects.get(email=event.actor).pk)],
         "in the admin": [confirmation.status_code, "Readmit" in confirmation.content.decode()],
         "missing": [missing.status_code, "nothing in the house" in missing.content.decode()],
+        "results": replay_results(person, token, Failure.objects.get(pk=pk)),
     }
+
+
+def replay_results(person: Client, token: str, failure) -> list[object] | None:
+    """Results of Django Tasks are selected in the project's admin: one that Redrive has, and one that it has not."""
+    if not apps.is_installed("django_tasks_db"):
+        return None
+    from django.urls import reverse
+    from django_tasks_db.models import DBTaskResult
+
+    from jobs_admin.models import Source
+
+    values = {"args_kwargs": {}, "task_path": "house.notes", "run_after": "2026-01-01T00:00:00Z", "status": "FAILED"}
+    known, other = (DBTaskResult.objects.create(**values) for _ in range(2))
+    type(failure).objects.filter(pk=failure.pk).update(job_id=known.pk.hex)
+    Source.objects.update_or_create(name=failure.source, defaults={"backend": "django_tasks"})
+    rows = reverse("admin:django_tasks_database_dbtaskresult_changelist").removeprefix(PREFIX)
+    found = []
+    for chosen in ([known.pk, other.pk], [other.pk]):
+        given = {"action": "replay", "_selected_action": chosen, "csrfmiddlewaretoken": token}
+        found.append(person.post(rows, given)["Location"])
+    shown = "Redrive has none of the selected results" in person.get(rows).content.decode()
+    return [found[0].endswith(f"/replays/new/?selection={failure.pk}"), found[1].endswith(rows), shown]
 
 
 if __name__ == "__main__":

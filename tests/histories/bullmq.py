@@ -10,10 +10,9 @@ from pathlib import Path
 from dashboard.setup.engine import Engine
 from tests.histories.desk import JobKey
 from tests.histories.kit import act
-from tests.histories.source import PulledWorld
+from tests.histories.source import QUEUES, PulledWorld
 from tests.kit import node
 
-QUEUES = [f"q{n}" for n in range(20)]
 _NEVER_MS = 10**9
 ERRORS = ("the partner is down", "no such customer", "timed out after 30 s")
 
@@ -24,7 +23,7 @@ class Job:
 
     queue: str
     id: str
-    place: str = ""  # where it is in BullMQ: failed, delayed, "" (ran well, or is gone)
+    place: str = ""  # where it is in BullMQ: failed, delayed, "" (it succeeded, or is gone)
     states: tuple[str, ...] = ()  # on the desk; () where the desk has never heard of it
     run: int | None = 1
     attempts: int | None = 0  # of the current run

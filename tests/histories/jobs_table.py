@@ -12,7 +12,7 @@ from tests.histories.desk import JobKey
 from tests.histories.kit import act
 from tests.histories.source import PulledWorld
 from tests.kit import postgresql_server
-from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite
+from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite, Table
 
 QUEUES = [f"q{n}" for n in range(20)]
 _INDEXES = ("status, updated_at", "updated_at", "locked_at")
@@ -42,22 +42,25 @@ class JobsTable(PulledWorld):
     """The source `shop` deletes rows that are discarded, `store` does not."""
 
     on_postgresql = False
+    name, waits = "jobs", "pending"
+    settings = 'backend = "jobs_table"\ncolumns = { queue = "queue" }\n'
 
     def __init__(self, folder: Path) -> None:
         self.stack = ExitStack()
         self.engine = Engine(folder / "engine").start()
-        if self.on_postgresql:
-            url = self.stack.enter_context(postgresql_server.running())
-            self.table = OnPostgreSQL(url, "shop")
-        else:
-            self.table = OnSQLite(folder / "shop.db")
+        url = self.stack.enter_context(postgresql_server.running()) if self.on_postgresql else ""
+        self.table = self.open_table(folder, url)
+        if not self.on_postgresql:
             self.table.execute("PRAGMA synchronous = OFF")
-        settings = f'backend = "jobs_table"\nurl = "{self.table.url}"\ncolumns = {{ queue = "queue" }}\n'
+        settings = f'{self.settings}url = "{self.table.url}"\n'
         super().__init__(
             folder,
             f"[sources.shop]\n{settings}discard_deletes = true\n[sources.store]\n{settings}",
             self.engine.url,
         )
+
+    def open_table(self, folder: Path, server: str) -> Table:
+        return OnPostgreSQL(server, "shop") if self.on_postgresql else OnSQLite(folder / "shop.db")
 
     def close(self) -> None:
         self.table.close()
@@ -68,6 +71,9 @@ class JobsTable(PulledWorld):
         self.source = rng.choice(("shop", "store"))
         self.queues = rng.sample(QUEUES, rng.choice([1, 1, 2, 3, 5, 20]))
         self.was_emptied = False
+        self.empty_tables(rng)
+
+    def empty_tables(self, rng: random.Random) -> None:
         for table in ("jobs", "redrive_ledger"):
             self.table.execute(f"DROP TABLE IF EXISTS {table}")
         self.table.execute(self.table.create)
@@ -158,7 +164,7 @@ class JobsTable(PulledWorld):
         self.read()
         removed = self.some(rng, lambda job: job.place and job.states)
         for job in removed:
-            self.table.execute("DELETE FROM jobs WHERE id = ?", job.id)
+            self.table.execute(f"DELETE FROM {self.name} WHERE id = ?", job.id)
             job.place = ""
         # A table without any row that it had before may be another one, as may be what fails in it within that second:
         # that proves nothing.
@@ -172,7 +178,7 @@ class JobsTable(PulledWorld):
     def retry_by_others(self, rng: random.Random) -> None:
         self.read()
         for job in self.some(rng, lambda job: job.place == "failed" and job.states == ("dead",)):
-            self.table.execute("UPDATE jobs SET status = 'pending' WHERE id = ?", job.id)
+            self.table.execute(f"UPDATE {self.name} SET status = '{self.waits}' WHERE id = ?", job.id)
             outcome = rng.choice(("ok", "last"))
             self.work(job, outcome)
             if outcome == "ok":

@@ -11,13 +11,16 @@ from typing import Any
 
 import redis
 
+from dashboard.setup.engine import Engine
 from tests.histories import desk
 from tests.histories.desk import Expected
 from tests.histories.kit import Clock, Divergence, World, act, run_in_child, sizes_around
+from tests.kit.shops import Shop
 
 _MOST_ROUNDS = 400
 _LEASES_S = 60.0
 OUTCOMES = ("ok", "ok", "last")
+QUEUES = [f"q{n}" for n in range(20)]
 
 
 class SourceWorld(World):
@@ -290,3 +293,40 @@ class PulledWorld(SourceWorld):
         # Some of what is known is asked for at each round: as many rounds as it takes for all, and one for what began in between.
         for _ in range(len(self.jobs) // rechecking._AT_ONCE + 1):
             pulling.pull(self.source, "histories:1")
+
+
+class ShopWorld(PulledWorld):
+    """A system of Python, with its own producer and worker."""
+
+    library: str
+
+    def __init__(self, folder: Path) -> None:
+        self.engine = Engine(folder / "engine").start()
+        self.url = self.engine.url.removesuffix("/0") + "/1"
+        self.shop = Shop(self.library, self.url)
+        super().__init__(folder, f'[sources.shop]\nbackend = "{self.library}"\nurl = "{self.url}"\n', self.engine.url)
+
+    def close(self) -> None:
+        self.shop.stop()
+        self.engine.stop()
+
+    def restart_workers(self) -> None:
+        self.shop.stop()
+        self.shop = Shop(self.library, self.url)
+
+    def empty_system(self, rng: random.Random) -> None:
+        self.store.flushall()
+        self.queues = rng.sample(QUEUES, rng.choice([1, 1, 2, 3, 5, 20]))
+
+    def add(self, rng: random.Random, queue: str, count: int, outcome: str) -> None:
+        """Add jobs, which run."""
+        raise NotImplementedError
+
+    @act(weight=4)
+    def die(self, rng: random.Random) -> None:
+        for queue in rng.sample(self.queues, rng.randint(1, min(3, len(self.queues)))):
+            self.add(rng, queue, self.size(rng), "fail")
+
+    @act()
+    def succeed(self, rng: random.Random) -> None:
+        self.add(rng, rng.choice(self.queues), rng.randint(1, 3), "ok")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.histories.kit import Divergence, Step, World, act, run_histories, shrink, sizes_around
-from tests.kit import node, rabbitmq
+from tests.kit import django_tasks, node, rabbitmq, shops, sqs
 from tests.kit.endurance import times
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +49,14 @@ class TestHistories:
             pytest.skip(str(error))
         run("bullmq", "--histories", "60")
 
+    def test_of_rq(self):
+        shops.need("rq")
+        run("rq", "--histories", "60")
+
+    def test_of_dramatiq(self):
+        shops.need("dramatiq")
+        run("dramatiq", "--histories", "3", at_least=3)
+
     def test_of_celery_in_guest_mode(self):
         run("followed", "--histories", "60")
 
@@ -60,9 +68,19 @@ class TestHistories:
         run("jobs_table_postgresql", "--histories", "30")
 
     @pytest.mark.long("Runs random histories against real servers.")
+    def test_of_django_tasks(self):
+        django_tasks.need_library()
+        run("django_tasks", "--histories", "30")
+
+    @pytest.mark.long("Runs random histories against real servers.")
     def test_of_dead_letters_of_rabbitmq(self):
         self.need_rabbitmq()
         run("rabbitmq", "--histories", "30")
+
+    @pytest.mark.long("Runs random histories against real servers.")
+    def test_of_dead_letters_of_sqs(self):
+        sqs.need_server()
+        run("sqs", "--histories", "30")
 
     def test_of_replays(self):
         run("replays", "--histories", "60")

@@ -31,6 +31,9 @@ def test_a_report_that_could_not_be_filed_reports_why_and_how_large_it_was(as_, 
     listed, one = (client.get(f"{UNFILED}{path}").content.decode() for path in ("", f"{report.pk}/change/"))
     assert "no field &lt;kind&gt;" in listed and "4321" in listed
     assert "no field &lt;kind&gt;" in one and "sealed" not in one and 'name="_save"' not in one
+    done = client.post(UNFILED, {"action": "discard", "_selected_action": [report.pk]}, follow=True).content.decode()
+    assert "1 reports deleted." in done and not Unfiled.objects.exists()
+    assert audit_event("reports.discard").after["reports"] == 1
 
 
 @pytest.mark.parametrize(("role", "source"), [("admin", "shop"), ("operator", "*"), ("none", "*")])

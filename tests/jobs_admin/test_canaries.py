@@ -90,7 +90,7 @@ def test_what_a_job_was_given_as_a_secret_is_hidden_where_its_error_repeats_it(t
             worker.wait(lambda: reports.xlen(keys.failures("shop")), what="the report")
             report = decode(reports.xrange(keys.failures("shop"))[0][1])
     finally:
-        worker.stop()
+        worker.kill()
         broker.stop()
         store.stop()
     hidden = f"login('bob', '{PLACEHOLDER}') with '{PLACEHOLDER}' and {PLACEHOLDER}; warm-up of order 4711 by admin"

@@ -156,6 +156,9 @@ def test_a_mute_counts_from_each_groups_own_count_and_ends_with_the_last_of_them
     assert lost_jobs.end_mutes(NOW) == 1
     row = Group.objects.get(fingerprint=names[0])
     assert (row.state, row.mute_ended, row.state_since) == ("ongoing", "count", NOW)
+    event = AuditEvent.objects.latest("pk")
+    assert (event.object, event.reason) == (f"group:{row.name}", "The mute limit was reached.")
+    assert (event.before["state_by"], event.before["muted_until_count"]) == ("otto", 110)
 
 
 @pytest.mark.parametrize("count", [0, -1, 10**10, True, 1.5, "7"])

@@ -50,10 +50,12 @@ def test_what_arrives_after_a_merge_goes_to_the_group_that_took_the_others_in():
 
 def test_a_merge_gives_note_and_assignee_to_a_group_that_has_none():
     one, other = bury(1), bury(1, task="refund")
-    Group.objects.filter(pk=other.pk).update(note="ask Bob", runbook_url="https://x.example/")
+    Group.objects.filter(pk=other.pk).update(
+        note="ask Bob", runbook_url="https://x.example/", issue_url="https://x.example/1"
+    )
     group_rules.save(ANN, "merge", groups=[one.fingerprint, other.fingerprint])
     one.refresh_from_db()
-    assert (one.note, one.runbook_url) == ("ask Bob", "https://x.example/")
+    assert (one.note, one.runbook_url, one.issue_url) == ("ask Bob", "https://x.example/", "https://x.example/1")
 
 
 def test_what_cannot_be_merged_is_refused_with_a_sentence():

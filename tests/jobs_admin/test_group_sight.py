@@ -175,13 +175,18 @@ def test_a_note_is_read_by_viewers_of_the_sources_that_the_group_had_when_it_was
     secret = {
         "note": f"{SECRET} note",
         "runbook_url": f"https://{SECRET}.example/",
+        "issue_url": f"https://{SECRET}.example/1",
         "assignee": "bob",
         "state": "muted",
     }
     group_changes.change(Viewer("bob", {"bank": OPERATOR}), theirs, secret)
     group = merge(theirs, ours)
     for found in (group_detail.group(SHOP, group.fingerprint).group, groups.groups(SHOP).rows[0].group):
-        assert (found.note, found.runbook_url, found.assignee, found.state_by) == ("", "", None, "")
+        assert (
+            (found.note, found.runbook_url, found.issue_url) == ("", "", "")
+            and not found.assignee
+            and not found.state_by
+        )
         assert found.state == "muted"
     assert group_detail.group(BANK, group.fingerprint).group.note == f"{SECRET} note"
     assert group_detail.group(ANN, group.fingerprint).group.assignee.username == "bob"

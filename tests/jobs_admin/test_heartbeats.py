@@ -11,7 +11,7 @@ from django.db import connection
 from django.db.models import Count
 
 from jobs_admin.core import keys
-from jobs_admin.db import step_progress, totals
+from jobs_admin.db import counters, step_progress
 from jobs_admin.fleet import heartbeats
 from jobs_admin.models import DepthSample, QueueCounter, Worker
 from jobs_admin.models.access import ENGINE
@@ -100,8 +100,8 @@ def test_what_workers_did_is_counted_once_over_lost_repeated_and_restarted_heart
     beat_with("b1", 1, started=5, succeeded=3, failed=1, retried=1, busy_s=2.5)
     beat_with("b1", 11, started=9, succeeded=7, failed=1, retried=1, busy_s=4.5)
     beat_with("b2", 21, started=1, succeeded=1, failed=0, retried=0, busy_s=0.5)
-    values = {counted.metric: value for counted, value in totals.read_totals(ENGINE)}
-    assert values == {totals.COMPLETED: 8, totals.BUSY_S: 5, totals.ENDED: 10}
+    values = {counted.metric: value for counted, value in counters.read_totals(ENGINE)}
+    assert values == {counters.COMPLETED: 8, counters.BUSY_S: 5, counters.ENDED: 10}
     assert sum(QueueCounter.objects.filter(step=60).values_list("failed", flat=True)) == 0
 
 

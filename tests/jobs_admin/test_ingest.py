@@ -37,6 +37,7 @@ from jobs_admin.models import (
     Unfiled,
 )
 from tests.kit.counts import list_counts, recount
+from tests.kit.endurance import times
 from tests.kit.reports import NOW, TRACE, drain, entries, file, misindexed, of_run, report
 
 pytestmark = pytest.mark.databases
@@ -315,7 +316,7 @@ def in_order(db):
 
 
 @pytest.mark.long("Files many reports in forty orders.")
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(15, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pick=st.randoms(use_true_random=False), times=st.integers(1, 5), batch=st.integers(1, 40))
 def test_any_order_any_batches_and_any_repetition_give_the_same_rows(in_order, pick, times, batch):
     forget()
@@ -371,7 +372,7 @@ def test_a_damaged_entry_is_stored_raw_and_the_rest_of_its_batch_lands():
     unfiled = Unfiled.objects.get(entry_id="7-7")
     assert b"d2hvbGU=" in config.payload_keys().decrypt(bytes(unfiled.body))
     assert "99" in Unfiled.objects.get(entry_id="9-9").why
-    assert ingest.file(batch, NOW) == ingest.Filed()
+    assert ingest.file(batch, NOW) == ingest.Filed(known_unfiled=3)
 
 
 class TooMuch(bytes):
@@ -507,6 +508,8 @@ def test_the_stream_is_emptied_into_the_tables(store):
     assert Failure.objects.count() == 1200
     assert store.xlen(keys.failures("shop")) == 0
     assert store.xpending(keys.failures("shop"), ingest.GROUP)["pending"] == 0
+    began = time.monotonic()
+    assert not ingest.step("test", NOW, wait_s=0.2) and time.monotonic() - began >= 0.19, "an idle step waits"
 
 
 @pytest.mark.server

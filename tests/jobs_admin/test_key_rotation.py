@@ -26,7 +26,7 @@ from jobs_admin.ingest import refiling
 from jobs_admin.models import AuditEvent, Channel, Failure, Payload, Source, Unfiled
 from jobs_admin.models.access import ENGINE
 from jobs_admin.notices import sealing
-from jobs_admin.trust import raw_entries, source_keys, unsealing
+from jobs_admin.trust import source_keys, unsealing
 from jobs_admin.worker.sealing import id_of, sealer
 from tests.kit.sources import forget_configuration
 
@@ -109,7 +109,7 @@ def test_every_column_comes_under_the_first_key_and_the_other_may_go(settings):
     ]
     assert sealing.unseal(Channel.objects.get().secrets) == ["new secret", "older"]
     assert source_keys.is_in_force(str(key))
-    fields, _ = raw_entries.decode(config.payload_keys().decrypt(bytes(Unfiled.objects.get().body)))
+    fields, _ = unsealing.decode_entry(config.payload_keys().decrypt(bytes(Unfiled.objects.get().body)))
     assert fields == {b"v": b"99", b"meta": b"{}", b"raw": b"\xff\x00"}
     entry = AuditEvent.objects.get(act="payload_keys.rotate")
     assert entry.after == {"messages": 5, "unfiled reports": 1, "channel secrets": 1, "source keys": 1}
@@ -225,9 +225,9 @@ def test_a_message_that_a_worker_encrypted_for_the_old_key_is_filed_after_it_wen
     rotate()
     set_keys(settings, new)
     for row in Unfiled.objects.all():  # as if this were the version that can read them
-        fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(row.body)))
+        fields, key = unsealing.decode_entry(config.payload_keys().decrypt(bytes(row.body)))
         fields = fields | {b"v": b"1"}
-        row.body = config.payload_keys().encrypt(raw_entries.encode(fields, key))
+        row.body = config.payload_keys().encrypt(unsealing.encode_entry(fields, key))
         row.save()
     refiling.restart()
     while refiling.step():
@@ -240,7 +240,7 @@ def test_a_message_that_a_worker_encrypted_for_the_old_key_is_filed_after_it_wen
 
 def old_document(fields: dict[bytes, bytes]) -> bytes:
     """As versions before wrote it: the fields alone."""
-    entry = json.loads(raw_entries.encode(fields))
+    entry = json.loads(unsealing.encode_entry(fields))
     del entry[""]
     return json.dumps(entry).encode()
 
@@ -396,6 +396,7 @@ ENCRYPTS = {
     "jobs_admin/ingest/__init__.py": {("Payload", "body")},
     "jobs_admin/notices/changing.py": {("Channel", "secrets")},
     "jobs_admin/trust/__init__.py": {("SourceKey", "sealed")},
+    "jobs_admin/rights/second_factor.py": {("SecondFactor", "sealed")},
 }
 _HELPERS = {"jobs_admin/notices/sealing.py", "jobs_admin/desk/key_rotation.py", "jobs_admin/worker/sealing.py"}
 

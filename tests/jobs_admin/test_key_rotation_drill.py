@@ -19,6 +19,7 @@ from cryptography.fernet import Fernet
 
 from tests.kit import migrated, postgresql_server
 from tests.kit.desks import ROOT, SENDER, Desk
+from tests.kit.endurance import times
 
 pytestmark = [
     pytest.mark.server,
@@ -26,7 +27,7 @@ pytestmark = [
     pytest.mark.long("Kills and stops a rotation on a desk of its own, and replays every job of it."),
 ]
 
-JOBS = 4_000
+JOBS = times(2_500, 4_000)
 
 # Reports arrive while rows are re-encrypted; half of them are new attempts of jobs that are known, so their row is replaced.
 WRITER = """

@@ -42,7 +42,7 @@ def fleet(engine, store):
         yield running
     finally:
         for worker in running:
-            worker.stop()
+            worker.kill()
 
 
 def _digests(store) -> set[str]:

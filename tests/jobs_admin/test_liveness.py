@@ -10,8 +10,9 @@ import redis
 
 from jobs_admin import config
 from jobs_admin.core import keys
-from jobs_admin.models import Source
+from jobs_admin.models import RefusedReports, Source
 from jobs_admin.queues import liveness
+from jobs_admin.trust import Cause
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
@@ -72,3 +73,15 @@ def test_a_forged_id_changes_the_lag_of_its_own_source_alone(watched, entry_id, 
     watched.xadd(keys.failures("shop"), {"v": "1"}, id=f"{int(NOW.timestamp() * 1000) - 5_000}-0")
     assert liveness.ingest_lags_s(NOW) == {"evil": lag, "shop": 5, "": 0}
     assert set(liveness.late_sources(NOW)) == ({"evil"} if lag != 0 else set())
+
+
+def test_a_full_shared_stream_is_not_counted_as_late_and_an_unknown_time_only_if_wanted(watched):
+    for source in ("evil", "shop"):
+        Source.objects.create(name=source)
+    watched.xadd(keys.failures("evil"), {"v": "1"}, id="1-1")
+    for stream in (keys.failures("shop"), keys.shared("failures")):
+        watched.xadd(stream, {"v": "1"}, id=f"{int(NOW.timestamp() * 1000) - 61_000}-0")
+    assert liveness.late_streams(NOW, with_unknown=True) == {"evil", "shop", ""}
+    assert liveness.late_streams(NOW, with_unknown=False) == {"shop", ""}
+    RefusedReports.objects.create(source="", cause=Cause.UNFILED, first_at=NOW, last_at=NOW)
+    assert liveness.late_streams(NOW, with_unknown=True) == {"evil", "shop"}

@@ -12,6 +12,7 @@ from jobs_admin.failures.nearest import MOST, find_pasted, near
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
+from tests.kit.endurance import times
 from tests.kit.pasted import PASTED, TANGLED
 from tests.kit.searching import NOW, SHOP_ONLY, bury, find_keys, make_group
 
@@ -125,7 +126,7 @@ def test_no_text_is_too_strange_or_costs_more_than_its_bound(text):
     bounded(text)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(20, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.one_of(st.sampled_from([pasted for *_, pasted in PASTED]), TANGLED))
 def test_nor_is_any_other(text):
     bounded(text)

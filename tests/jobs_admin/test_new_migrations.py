@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -161,3 +164,22 @@ def test_a_concurrent_index_is_built_and_dropped_on_both_databases():
     with connection.schema_editor(atomic=False) as editor:
         remove.database_forwards("jobs_admin", editor, after, removed)
     assert not is_there()
+
+
+def test_migrations_and_commands_load_without_the_optional_drivers_and_the_gateway_before_any_model():
+    program = """
+import sys
+sys.modules |= dict.fromkeys(("psycopg", "psycopg2", "boto3", "botocore", "authlib", "joserfc"))  # they cannot be imported
+import dashboard.gateway
+import django
+django.setup()
+from django.core.management import get_commands, load_command_class
+from django.db.migrations.loader import MigrationLoader
+print(len(MigrationLoader(None).disk_migrations))
+for name, app in get_commands().items():
+    if app in ("jobs_admin", "dashboard"):
+        load_command_class(app, name)
+"""
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "dashboard.settings", "REDRIVE_DATABASE_URL": ""}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0 and int(done.stdout) > 31, done.stderr

@@ -50,7 +50,7 @@ def test_the_sentence_names_the_loudest_queue_its_rise_the_new_group_and_the_ten
     assert str(sentence) == (
         "webhooks: 312 failed attempts/min, 40 times the 7.8/min before; 1 more failing queue; 4 dead jobs, oldest from 02:14 UTC"
     ), "three facts, the worst first"
-    assert sentence.more == "1 new group since 02:07 UTC; 3 tenants affected."
+    assert sentence.more == "1 new group in webhooks since 02:07 UTC; 3 tenants affected."
     assert sentence.tone == "trouble" and sentence.query.startswith("queue:webhooks since:2026-11-21T01:59")
 
 
@@ -74,17 +74,17 @@ def test_an_alarm_that_goes_on_reports_when_it_began():
     count(400, 90)  # another one, an hour before
     for minute in (*range(1, 20), *range(23, 31)):  # in a flood a few minutes may be calm
         count(90, minute)
-    assert "as in the 10 minutes before; failing at this rate since 01:44 UTC" in str(overview.sentence(ENGINE, NOW))
+    assert "as in the 10 minutes before; failing since 01:44 UTC" in str(overview.sentence(ENGINE, NOW))
     for minute in range(31, 1441):
         count(90, minute)
-    assert "; failing at this rate for a day or longer" in str(overview.sentence(ENGINE, NOW))
+    assert "; failing for a day or longer" in str(overview.sentence(ENGINE, NOW))
 
 
 def test_a_wave_that_is_over_is_reported_as_over_while_its_minutes_still_count():
     for minute in range(2, 25):
         count(90, minute)
     assert str(overview.sentence(ENGINE, NOW)).startswith(
-        "webhooks: no failed attempts in the last minute, down from 72/min over the last 5 minutes; failed at this rate since 01:50 UTC"
+        "webhooks: no failed attempts in the last minute, down from 72/min over the last 5 minutes; had been failing since 01:50 UTC"
     )
     count(1, 1)
     assert "webhooks: 1 failed attempt in the last minute, down from 72" in str(overview.sentence(ENGINE, NOW))
@@ -159,7 +159,12 @@ def test_a_store_that_does_not_answer_is_reported(settings):
 def test_sources_report_reachability_workers_and_unsafe_settings():
     finding = {"id": "eviction", "severity": "high", "text": "t", "fix": "f"}
     Source.objects.create(
-        name="shop", is_reachable=False, why_unreachable="refused", findings=[finding], sampled_at=NOW
+        name="shop",
+        is_configured=True,
+        is_reachable=False,
+        why_unreachable="refused",
+        findings=[finding],
+        sampled_at=NOW,
     )
     Worker.objects.create(source="shop", name="w1", boot="b", seen_at=NOW)
     Worker.objects.create(source="shop", name="w2", boot="b", seen_at=NOW - timedelta(hours=1))

@@ -6,7 +6,7 @@ import pytest
 
 from jobs_admin import config
 from jobs_admin.config import SourceConfig
-from jobs_admin.db import priorities
+from jobs_admin.db import abilities
 from tests.kit.searching import bury, find_keys
 
 pytestmark = pytest.mark.django_db
@@ -39,7 +39,7 @@ def test_one_level_is_another_number_in_each_system():
 
 
 def test_a_priority_is_shown_with_its_level():
-    assert priorities.priority_text("redis", 3) == "3, high"
-    assert priorities.priority_text("rabbit", 9) == "9, critical"
-    assert priorities.priority_text("redis", 0) == "0, default"
-    assert (priorities.priority_text("bull", 0), priorities.priority_text("bull", None)) == ("0, default", "")
+    assert abilities.priority_text("redis", 3) == "3, high"
+    assert abilities.priority_text("rabbit", 9) == "9, critical"
+    assert abilities.priority_text("redis", 0) == "0, default"
+    assert (abilities.priority_text("bull", 0), abilities.priority_text("bull", None)) == ("0, default", "")

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from unittest.mock import Mock
 
@@ -19,9 +20,11 @@ from jobs_admin import config, failures, replays
 from jobs_admin.core.envelope import Envelope, Lineage
 from jobs_admin.failures import triage
 from jobs_admin.ingest import lost_jobs
-from jobs_admin.models import Attempt, Failure, QueueCounter, ReplayItem, Source
+from jobs_admin.models import Attempt, Failure, QueueCounter, RefusedReports, ReplayItem, Source, Unfiled
+from jobs_admin.models.access import ENGINE
 from jobs_admin.retries import pulling, rechecking
 from jobs_admin.sources.base import JobChanges, Ref, SourceRefused, SourceUnreachable
+from jobs_admin.trust import Cause, admission
 from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 from tests.kit.waiting import wait_until
@@ -91,6 +94,30 @@ def test_what_could_not_be_filed_is_read_again(table, monkeypatch):
     assert table.filed_up_to == 0 and Source.objects.get(name="table").cursor == ""
     pull()
     assert states() == {"j1": "dead"} and table.filed_up_to == 1
+
+
+def test_what_is_neither_filed_nor_stored_stays_there_and_is_read_again_once_there_is_room(table, monkeypatch):
+    monkeypatch.setitem(admission._BOUNDS, Cause.UNFILED, admission._Bound(2, 10**9))
+    nameless = [report(n, job_id="", raw_sha256=f"{n}") for n in (3, 105, 130)]  # of one queue: their messages differ
+    table.reports = [report(n) if n not in (3, 105, 130) else nameless.pop(0) for n in range(250)]
+    for _ in range(3):  # it is the same page each time
+        with pytest.raises(pulling.NoRoom, match="Dead letters left here: 1"):
+            pull()
+    assert table.filed_up_to == 100 and len(states()) == 197 and Unfiled.objects.count() == 2
+    refused = RefusedReports.objects.get()
+    assert (refused.source, refused.dropped) == ("table", 0) and "names no job" in refused.why
+    admission.discard_unfiled(ENGINE, [Unfiled.objects.first().pk])
+    assert pull() is False
+    assert table.filed_up_to == 250 and len(states()) == 247 and Unfiled.objects.count() == 2
+    assert not Source.objects.get().why_not_pulled
+
+
+def test_an_event_without_room_is_counted_as_dropped_and_holds_up_no_other(table, monkeypatch):
+    monkeypatch.setitem(admission._BOUNDS, Cause.UNFILED, admission._Bound(0, 0))
+    monkeypatch.setattr(table, "can", replace(table.can, follows=True))
+    table.reports = [report(0, job_id=""), report(1)]
+    assert pull() is False
+    assert table.filed_up_to == 2 and states() == {"j1": "dead"} and RefusedReports.objects.get().dropped == 1
 
 
 def test_the_same_reported_twice_changes_nothing(table):

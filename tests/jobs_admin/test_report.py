@@ -66,6 +66,11 @@ def test_a_number_beyond_any_column_is_left_out_and_the_rest_is_filed():
     )
 
 
+@pytest.mark.parametrize(("item", "stored"), [(2**63 - 1, 2**63 - 1), (2**63, None), (0, None)])
+def test_the_item_of_a_replay_is_a_number_that_its_column_holds(item, stored):
+    assert outcome(lineage=f'{{"queue":"q","job_id":"j","run":2,"item":{item}}}').item == stored
+
+
 @pytest.mark.django_db
 def test_every_value_of_every_field_is_filed_or_stored_raw():
     entries = [

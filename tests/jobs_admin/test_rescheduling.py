@@ -281,7 +281,7 @@ def test_who_operates_one_source_and_sees_another_changes_retries_of_the_one_alo
         assert rescheduling.preview(cem, change=EXPONENTIAL, **scope).source == "shop"
         planned = rescheduling.plan(cem, change=EXPONENTIAL, reason="mine", **scope)
         assert (planned.source, planned.matched) == ("shop", 1)
-        assert [one.source for one in rescheduling.retry_selection.remaining(planned)] == ["shop"]
+        assert [one.source for one in rescheduling.planning.remaining(planned)] == ["shop"]
     for scope in ({"query": "source:web"}, {"selection": [theirs.pk]}):
         for act in (rescheduling.preview, rescheduling.plan):
             with pytest.raises(Refused, match="where you are operator") as refused:
@@ -368,7 +368,7 @@ def test_a_failure_that_came_after_the_preview_is_not_checked_by_who_carries_it_
     fail_often(table, "later", 1), pull()
     planned = rescheduling.plan(ANN, query="", change={"max_attempts": 30}, highest=highest)
     planned.below = 2**62  # as if nothing were looked at
-    assert [one.job_id for one in rescheduling.retry_selection.remaining(planned)] == ["seen"]
+    assert [one.job_id for one in rescheduling.planning.remaining(planned)] == ["seen"]
 
 
 def test_a_table_that_became_unknown_stops_it_and_reports_why(table):

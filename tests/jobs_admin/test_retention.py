@@ -43,6 +43,7 @@ from jobs_admin.models import (
 )  # fmt: skip
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.terms import FAILURES, write_failures
+from tests.kit.endurance import times
 from tests.kit.reports import entries, file, report
 from tests.kit.waiting import wait_until
 
@@ -187,7 +188,7 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(times(4, 12)))
 def test_whatever_happened_before_exactly_those_go_whose_time_is_over_also_when_it_is_killed(seed, monkeypatch):
     pick = Random(seed)
     days = {"recovered": 7, "gone": 7, "discarded": 30, "dead": 90, "quarantined": 90}
@@ -255,8 +256,9 @@ def test_it_may_be_broken_off_and_goes_on(monkeypatch):
     monkeypatch.setattr(retention, "_MOST", 1)  # a transaction each, of which no machine makes 300 in so short a time
     monkeypatch.setattr(retention, "_FEWEST", 1)
     bury(400, state="gone")
-    first = retention.prune(NOW, within_s=0.03)
-    assert not first.is_done and 0 < first.count < 400
+    runs = (retention.prune(NOW, within_s=seconds) for seconds in (0.03, 0.1, 0.3))
+    first = next(run for run in runs if run.count)  # on a busy machine the first may end before it deletes one
+    assert not first.is_done and first.count < 400
     second = retention.prune(NOW)
     assert second.is_done and first.count + second.count == 400 and counts_by_state() == {}
 
@@ -325,7 +327,7 @@ def test_settings_report_what_is_stored(settings):
     settings.REDRIVE = settings.REDRIVE | {"KEEP": "dead=ever, recovered+gone=2d", "KEEP_BYTES": "1.5GB"}
     bury(age=5000 * DAY), bury(age=3 * DAY, state="recovered")
     assert retention.prune(NOW).failures == {"recovered": 1}
-    assert "recovered and gone 2d" in retention.in_words() and "dead for ever" in retention.in_words()
+    assert "recovered and gone 2 d" in retention.in_words() and "dead for ever" in retention.in_words()
     assert "1.5 GB" in retention.in_words()
 
 

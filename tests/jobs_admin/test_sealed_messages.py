@@ -118,7 +118,7 @@ def test_nothing_of_a_message_is_in_clear_in_the_store_or_the_spool(engine, stor
         assert all(b'"body"' not in fields[b"raw"] and decode(fields).sealed for _, fields in entries)
         ingest.file(entries)
     finally:
-        worker.stop()
+        worker.kill()
     for one in (job, running):
         message = json.loads(contents.opened(Failure.objects.get(first_job_id=one).payloads.get()))
         assert SECRET in base64.b64decode(message["body"]).decode()

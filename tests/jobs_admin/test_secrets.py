@@ -121,7 +121,7 @@ def broken_shop(tmp_path_factory):
         worker.sent = sent
         yield worker
     finally:
-        worker.stop()
+        worker.kill()
         broker.stop()
         store.stop()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from ipaddress import ip_network
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from dashboard.setup import environment
 from jobs_admin import config
 from jobs_admin.core.desk_settings import SETTINGS, BadSetting, parse
+from jobs_admin.installation import ROOT
 
 
 def test_a_project_that_sets_nothing_has_the_defaults(settings):
@@ -63,3 +67,29 @@ def test_each_key_is_in_the_documentation():
     page = (environment.ROOT / "docs/how-to/mount-into-a-django-project.md").read_text()
     table = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `") and line.count("|") == 4]
     assert [key for key in SETTINGS if not any(f"`{key}`" in keys for keys in table)] == []
+
+
+def test_relative_paths_are_absolute_for_the_processes_of_up_which_run_in_another_folder(tmp_path):
+    given = {
+        "REDRIVE_DATA": "var",
+        "REDRIVE_SOURCES": "sources.toml",
+        "SECRET_KEY_FILE": "secret",
+        "REDRIVE_ADMIN_PASSWORD_FILE": "password",
+        "DATABASE_URL": "sqlite:///desk.sqlite3",
+    }
+    script = "import json, os; from dashboard.setup import environment; environment.prepare_first_run([])"
+    (tmp_path / "secret").write_text("given")
+    shown = subprocess.run(
+        [sys.executable, "-c", f"{script}; print(json.dumps(dict(os.environ)))"],
+        cwd=tmp_path,
+        env={**given, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+    ).stdout
+    assert {name: path for name, path in json.loads(shown).items() if name in given} == {
+        "REDRIVE_DATA": f"{tmp_path}/var",
+        "REDRIVE_SOURCES": f"{tmp_path}/sources.toml",
+        "SECRET_KEY_FILE": f"{tmp_path}/secret",
+        "REDRIVE_ADMIN_PASSWORD_FILE": f"{tmp_path}/password",
+        "DATABASE_URL": f"sqlite:///{tmp_path}/desk.sqlite3",
+    }

@@ -12,14 +12,15 @@ from jobs_admin import ingest, trust
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import encode
 from jobs_admin.core.stream import weight
-from jobs_admin.fleet import configurations, heartbeats, stranded, worker_store
-from jobs_admin.ingest import uncaptured
+from jobs_admin.fleet import configurations, heartbeats, stranded, uncaptured, worker_store
 from jobs_admin.ingest.lost_jobs import CONFIRM_SILENCE_S, Reaper
 from jobs_admin.models import Failure, Source, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
 from jobs_admin.queues import liveness
 from jobs_admin.retries import draining
+from jobs_admin.trust import admission
 from tests.kit.reports import NOW, drain, report
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
@@ -100,6 +101,46 @@ def test_a_key_that_is_no_stream_keeps_no_other_source_from_being_read(store, ki
     Reaper().check(store, 0.0)
     assert stranded.find_stranded("evil", store) == [] and [*draining.workers()] == ["shop/w1"]
     assert set(liveness.ingest_lags_s().values()) == {0}
+
+
+def test_what_is_neither_filed_nor_stored_stays_on_its_stream_and_is_filed_once_there_is_room(store, monkeypatch):
+    bounds = admission._BOUNDS
+    monkeypatch.setitem(bounds, trust.Cause.UNFILED, admission._Bound(1, 10**9))
+    monkeypatch.setattr(ingest, "_MOST_LEFT", 4)
+    monkeypatch.setattr(ingest, "_ABANDONED_S", 1)
+    drain()
+    stream = keys.failures("evil")
+    for n in range(3):
+        write(store, "evil", report(f"e{n}", source="evil"), report("", source="evil", order=n))
+    drain()
+    assert [job for _, job in list_failures()] == ["e0", "e1", "e2"]  # good ones pass
+    assert Unfiled.objects.count() == 1 and store.xlen(stream) == 2
+    write(store, "evil", *(report("", source="evil") for _ in range(4)), report("e3", source="evil"))
+    write(store, "shop", report("j1"))
+    drain()
+    left = store.xlen(stream)
+    write(store, "evil", report("e4", source="evil"))
+    for _ in range(5):
+        ingest.step("c1", NOW, wait_s=0.01)
+    assert store.xlen(stream) == left + 1 and ("shop", "j1") in list_failures()  # its stream is read no further
+    assert "evil: 1 reports that cannot be filed" in admission.findings(admission.state(ENGINE, NOW), NOW)[0].text
+    monkeypatch.setitem(bounds, trust.Cause.UNFILED, admission._Bound(100, 10**9))
+    wait_until(lambda: ingest.step("c2", NOW, wait_s=0.01) is None or not store.xlen(stream))  # by another process
+    assert Unfiled.objects.count() == 7 and ("evil", "e4") in list_failures()
+
+
+def test_a_stream_that_is_gone_with_what_was_left_in_it_is_read_again_when_it_is_back(store, monkeypatch):
+    monkeypatch.setitem(admission._BOUNDS, trust.Cause.UNFILED, admission._Bound(0, 0))
+    monkeypatch.setattr(ingest, "_MOST_LEFT", 1)
+    drain()
+    write(store, "evil", report("", source="evil"))
+    drain()
+    assert store.xlen(keys.failures("evil")) == 1
+    store.delete(keys.failures("evil"))
+    write(store, "evil", report("e1", source="evil"))
+    ingest._forget_consumers(store, ingest.streams(store))
+    ingest.step("c1", NOW, wait_s=0.01)
+    assert ("evil", "e1") in list_failures()
 
 
 def test_entries_of_one_id_in_two_streams_are_two(store):
@@ -202,7 +243,7 @@ def test_a_heartbeat_is_of_the_source_whose_key_holds_it(store):
 
 
 def test_a_text_under_the_same_digest_is_another_for_each_source(store):
-    digest = "a" * 32
+    digest = "b" * 32  # of this test alone: texts are cached by their digest
     store.set(keys.tasks("evil", digest), '["evil.task"]')
     store.set(keys.tasks("shop", digest), '["shop.task"]')
     store.set(keys.shared(f"tasks:{digest}"), '["old.task"]')

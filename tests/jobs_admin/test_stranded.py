@@ -101,7 +101,7 @@ def test_what_a_killed_worker_had_in_hand_is_reported_and_returned_once(broker, 
         another.wait(lambda: f"[{job}] succeeded" in another.text(), what="the job to end")
         assert another.text().count(f"[{job}] received") == 1
     finally:
-        another.stop()
+        another.kill()
 
 
 def on_its_way(job: str, now) -> Failure:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from functools import partial
 
 import pytest
 
@@ -50,6 +52,15 @@ def test_a_next_process_that_takes_fewer_forgets_nothing_of_the_rest(store):
         in_a_process(store, ENTRIES[1:], {b"7-0"})
     in_a_process(store, ENTRIES[1:], {b"7-0"})
     assert in_a_process(store, ENTRIES[1:], {b"7-0"}) == (True, [b"7-0"])
+
+
+def test_a_culprit_that_stays_in_its_stream_is_known_for_as_long_as_it_is_left_out(store, monkeypatch):
+    for _ in range(suspects.DEATHS_TOGETHER + 1):
+        in_a_process(store, ENTRIES, {b"4-0"})
+    began = time.time()
+    for days in (0.9, 1.8, 2.7):
+        monkeypatch.setattr(suspects.time, "time", partial(float, began + days * 86_400))
+        assert in_a_process(store, ENTRIES, {b"4-0"}) == (True, [b"4-0"])
 
 
 def test_what_is_read_leaves_nothing_behind(store):

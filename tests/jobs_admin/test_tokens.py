@@ -4,12 +4,17 @@ import hashlib
 import io
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from inspect import Parameter, signature
+from ipaddress import ip_network
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
-from dashboard.web.access import viewer_of_token
+from dashboard.web import access
+from dashboard.web.access import viewer_of_header, viewer_of_token
+from dashboard.web.middleware.identity import holder
 from jobs_admin import config
 from jobs_admin.models import ApiToken, AuditEvent, Failure, Role
 from tests.kit.sources import forget_configuration
@@ -22,6 +27,10 @@ def run(*words):
     out, err = io.StringIO(), io.StringIO()
     call_command(*words, stdout=out, stderr=err)
     return out.getvalue(), err.getvalue()
+
+
+def viewer(token, address="203.0.113.9"):
+    return viewer_of_token(token.strip(), meta={"REMOTE_ADDR": address})
 
 
 def test_a_token_is_printed_once_and_only_its_hash_is_stored():
@@ -45,13 +54,13 @@ def test_a_token_may_belong_to_a_person_and_ends_with_their_account(django_user_
     ann = django_user_model.objects.create_user("ann")
     own, _ = run("token", "create", "anns", "--role", "operator", "--owner", "ann")
     free, _ = run("token", "create", "ci", "--role", "viewer")
-    assert viewer_of_token(own.strip()).person_id == ann.pk and viewer_of_token(free.strip()).person_id is None
+    assert viewer(own).person_id == ann.pk and viewer(free).person_id is None
     run("token", "give", "ci", "ann")
-    assert viewer_of_token(free.strip()).person_id == ann.pk
+    assert viewer(free).person_id == ann.pk
     assert [line.split()[-1] for line in run("token", "list")[0].splitlines()] == ["OWNER", "ann", "ann"]
     ann.is_active = False
     ann.save()
-    assert viewer_of_token(own.strip()) is None is viewer_of_token(free.strip())
+    assert viewer(own) is None is viewer(free)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +78,77 @@ def test_a_token_of_a_person_may_nowhere_do_more_than_they(source, theirs, may, 
     for name, role in theirs.items():
         Role.objects.create(user=ann, source=name, role=role)
     own, _ = run("token", "create", "anns", "--role", "operator", "--source", source, "--owner", "ann")
-    assert viewer_of_token(own.strip()).roles == may
+    assert viewer(own).roles == may
+
+
+def status(client, token, address="203.0.113.9", forwarded=None):
+    headers = {"Authorization": f"Bearer {token.strip()}"} | ({"X-Forwarded-For": forwarded} if forwarded else {})
+    return client.get("/api/queues", headers=headers, REMOTE_ADDR=address).status_code
+
+
+def test_a_token_that_expired_is_none(client, store):
+    token, _ = run("token", "create", "ci", "--role", "viewer", "--for", "8h")
+    assert status(client, token) == 200
+    assert timedelta() <= timezone.now() + timedelta(hours=8) - ApiToken.objects.get().expires_at < timedelta(minutes=5)
+    ApiToken.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert status(client, token) == 401 and viewer(token) is None
+    assert AuditEvent.objects.get(act="token.create").after["expires_at"]
+
+
+def test_a_token_is_accepted_from_its_networks_alone_whatever_the_client_writes(client, store, settings):
+    proxy = [ip_network("10.2.0.0/16")]
+    settings.REDRIVE = settings.REDRIVE | {"TRUSTED_PROXIES": proxy}
+    limits = ("--network", "203.0.113.0/24", "--network", "2001:db8::/32")
+    token, _ = run("token", "create", "ci", "--role", "viewer", *limits)
+    free, _ = run("token", "create", "free", "--role", "viewer")
+    for address, forwarded, expected in (
+        ("203.0.113.9", None, 200),
+        ("2001:db8::7", None, 200),
+        ("::ffff:203.0.113.9", None, 200),
+        ("198.51.100.7", None, 401),
+        ("198.51.100.7", "203.0.113.9", 401),  # written by the client
+        ("203.0.113.9", "198.51.100.7", 401),  # by a proxy that is not trusted: its clients are unknown
+        ("10.2.0.1", "203.0.113.9", 200),
+        ("10.2.0.1", "203.0.113.9, 198.51.100.7", 401),  # the first was written by the client
+        ("10.2.0.1", None, 401),
+        ("", None, 401),
+    ):
+        assert status(client, token, address, forwarded) == expected, (address, forwarded)
+        assert status(client, free, address, forwarded) == 200
+
+
+def test_the_log_has_why_a_network_was_refused_once_a_minute_for_each_token(caplog):
+    access._refusals.clear()
+    ci, other = (run("token", "create", name, "--role", "viewer", "--network", "203.0.113.0/24")[0] for name in "ab")
+    forwarded = {"REMOTE_ADDR": "10.2.0.1", "HTTP_X_FORWARDED_FOR": "203.0.113.9"}
+    assert viewer(ci, "198.51.100.7") is None is viewer(ci, "198.51.100.8")
+    assert viewer_of_token(other.strip(), meta=forwarded) is None and viewer(other) is not None
+    lines = [record.getMessage() for record in caplog.records if record.name == "dashboard.web.access"]
+    assert lines == [
+        "Token a was refused: address 198.51.100.7 is outside its networks.",
+        "Token b was refused: 10.2.0.1 sent X-Forwarded-For and is not in REDRIVE_TRUSTED_PROXIES.",
+    ]
+    access._refusals[ApiToken.objects.get(name="a").pk] -= 60
+    run("token", "revoke", "b")
+    assert viewer(ci, "198.51.100.9") is None is viewer(other, "198.51.100.9")
+    assert "198.51.100.9" in caplog.messages[-1] and "Token a" in caplog.messages[-1]
+
+
+def test_the_holder_of_a_token_depends_on_the_address_which_no_caller_can_leave_out():
+    token, _ = run("token", "create", "ci", "--role", "viewer", "--network", "203.0.113.0/24")
+    header = f"Bearer {token.strip()}"
+    assert viewer(token).token_id and viewer(token, "198.51.100.7") is None
+    assert holder("token", header, meta={"REMOTE_ADDR": "203.0.113.9"}).startswith("token ")
+    assert holder("token", header, meta={"REMOTE_ADDR": "198.51.100.7"}) == holder("token", header, meta={}) == ""
+    for build in (viewer_of_token, viewer_of_header, holder):
+        assert signature(build).parameters["meta"].default is Parameter.empty, build
+
+
+@pytest.mark.parametrize("network", ["10.0.0.1/8", "shop", "", "1.2.3.4/33"])
+def test_what_is_no_network_is_refused(network):
+    with pytest.raises(CommandError, match=r"is not a network such as 10\.0\.0\.0/8 .* Nothing was changed\."):
+        run("token", "create", "ci", "--role", "viewer", "--network", network)
+    assert not ApiToken.objects.exists()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +235,8 @@ def test_tokens_are_listed_without_their_keys():
     run("token", "revoke", "old\x1b[2J")
     out, _ = run("token", "list")
     heading, old, ci = out.splitlines()
-    assert re.split("  +", heading) == ["NAME", "ROLE", "SOURCE", "CREATED (UTC)", "REVOKED (UTC)", "OWNER"]
+    times = ["CREATED (UTC)", "EXPIRES (UTC)", "REVOKED (UTC)"]
+    assert re.split("  +", heading) == ["NAME", "ROLE", "SOURCE", *times, "NETWORKS", "OWNER"]
     assert ci.split()[:3] == ["ci", "operator", "shop"] and ci.split()[-2:] == ["-", "-"]
-    assert "\x1b" not in old and old.split()[-2] != "-"
+    assert "\x1b" not in old and old.split()[-3] != "-"
     assert key.strip() not in out and ApiToken.objects.get(name="ci").sha256 not in out

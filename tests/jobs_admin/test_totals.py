@@ -11,8 +11,8 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobs_admin import ingest
-from jobs_admin.db import totals
-from jobs_admin.db.totals import DIED, FAILURES, MOST_SETS, OTHER, RECOVERED, RETRIES, Counted
+from jobs_admin.db import counters
+from jobs_admin.db.counters import DIED, FAILURES, MOST_SETS, OTHER, RECOVERED, RETRIES, Counted
 from jobs_admin.desk import retention
 from jobs_admin.models import Failure, Total
 from jobs_admin.models.access import ENGINE, Viewer
@@ -22,12 +22,12 @@ pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def read_totals_of(metric, viewer=ENGINE):
-    return {counted[1:]: value for counted, value in totals.read_totals(viewer) if counted.metric == metric}
+    return {counted[1:]: value for counted, value in counters.read_totals(viewer) if counted.metric == metric}
 
 
 def add(*counted):
     with transaction.atomic():
-        totals.add(Counter(counted))
+        counters.add_totals(Counter(counted))
 
 
 def test_an_attempt_is_counted_once_however_often_it_is_read():
@@ -66,8 +66,8 @@ def test_a_lost_attempt_dies_once_also_when_its_worker_speaks_after_all():
 
 
 def test_an_error_has_a_label_of_bounded_length():
-    assert totals.error_label("x" * 300, "exception") == "x" * 119 + "…"
-    assert totals.error_label("", "hard_limit") == "hard_limit"
+    assert counters.error_label("x" * 300, "exception") == "x" * 119 + "…"
+    assert counters.error_label("", "hard_limit") == "hard_limit"
 
 
 def test_a_hundred_thousand_errors_of_a_thousand_tasks_stay_within_the_bound():
@@ -83,7 +83,7 @@ def test_a_task_that_invents_its_errors_leaves_room_to_others():
     add(Counted(FAILURES, "shop", "q", "quiet", "KeyError"))
     rows = read_totals_of(FAILURES)
     assert rows["shop", "q", "quiet", "KeyError"] == 1
-    assert rows["shop", "q", "noisy", OTHER] == 5_000 - totals.MOST_ERRORS
+    assert rows["shop", "q", "noisy", OTHER] == 5_000 - counters.MOST_ERRORS
 
 
 def test_sources_by_the_thousand_end_in_one_set():
@@ -112,7 +112,7 @@ def test_a_batch_with_known_labels_costs_two_statements():
     some = [Counted(FAILURES, "shop", "q", f"t{n}", "E") for n in range(50)]
     add(*some)
     with CaptureQueriesContext(connection) as queries, transaction.atomic():
-        totals.add(Counter(some))
+        counters.add_totals(Counter(some))
     assert len([one for one in queries if "total" in one["sql"]]) == 2
 
 

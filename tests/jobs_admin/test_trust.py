@@ -16,9 +16,9 @@ from jobs_admin.core import envelope, keys
 from jobs_admin.core.envelope import encode
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.report_signature import SigningKey, is_signed_with, sign
-from jobs_admin.db import totals
-from jobs_admin.fleet import heartbeats, worker_store
-from jobs_admin.ingest import refiling, uncaptured
+from jobs_admin.db import counters
+from jobs_admin.fleet import heartbeats, uncaptured, worker_store
+from jobs_admin.ingest import refiling
 from jobs_admin.models import (
     AuditEvent,
     Failure,
@@ -32,7 +32,7 @@ from jobs_admin.models import (
     Worker,
 )
 from jobs_admin.models.access import ADMIN, ENGINE, OPERATOR, Viewer
-from jobs_admin.trust import admission, raw_entries, source_keys
+from jobs_admin.trust import admission, source_keys, unsealing
 from tests.kit.reports import _ids, report
 from tests.kit.signed_reports import create_sources, end_unsigned, entry, file, forged, refile
 from tests.kit.sources import forget_configuration
@@ -89,7 +89,7 @@ def test_what_is_no_id_of_a_key_is_stored_and_shown_nowhere(key_id):
 
 def test_a_reason_with_what_no_database_takes_is_stored_as_what_it_is():
     refused = admission.RefusedEntry("shop/1-0", "shop", trust.Cause.SIGNATURE, "a\x00b\udfff", {})
-    assert admission.store([refused], timezone.now()) == 1
+    assert admission.store([refused], timezone.now()).new == 1
     assert Unfiled.objects.get().why == RefusedReports.objects.get().why == "a␀b\\udfff"
 
 
@@ -183,7 +183,7 @@ def test_what_is_refused_is_stored_within_bounds_and_counted_beyond(key, monkeyp
 
 
 def counted_refused():
-    rows = Total.objects.filter(metric=totals.REFUSED).values_list("source", "queue", "value")
+    rows = Total.objects.filter(metric=counters.REFUSED).values_list("source", "queue", "value")
     return {(source, cause): value for source, cause, value in rows}
 
 
@@ -445,21 +445,42 @@ def test_what_cannot_be_read_and_is_not_signed_is_held_to_the_bounds_of_refused_
 
 
 @pytest.mark.parametrize("bound", [admission._Bound(5, 10**9), admission._Bound(10**6, 1_000)])
-def test_what_cannot_be_filed_is_stored_within_bounds_of_its_source_and_counted_beyond(monkeypatch, bound):
+def test_what_cannot_be_filed_is_stored_within_bounds_of_its_source_and_left_beyond(monkeypatch, bound):
     monkeypatch.setitem(admission._BOUNDS, trust.Cause.UNFILED, bound)
     create_sources("shop", "bank")
     sized = [(n, fields | {b"n" * 190: b""}, stream) for n, fields, stream in garbage("shop", 8)]
-    assert file(*sized).unfiled == 5
-    assert file(*sized[:5]).unfiled == 0  # they come again, after a crash
-    file(*garbage("bank", 2), entry("good"))
+    filed = file(*sized)
+    assert (filed.unfiled, filed.left) == (5, {f"shop/{n.decode()}" for n, *_ in sized[5:]})
+    again = file(*sized)  # they come again
+    assert (again.unfiled, again.known_unfiled, again.left) == (0, 5, filed.left)
+    assert not file(*garbage("bank", 2), entry("good")).left
     assert sorted(Unfiled.objects.values_list("source", "cause")) == [("bank", "")] * 2 + [("shop", "")] * 5
     assert jobs() == [("shop", "good")]
-    (one,) = admission.state(ENGINE, timezone.now()).refused
-    assert (one.source, one.word, one.refused, one.dropped) == ("shop", "unfiled", 3, 3)
-    (finding,) = admission.findings(admission.state(ENGINE, timezone.now()), timezone.now())[:1]
-    assert "shop: 3 reports that could not be filed were dropped since" in finding.text
+    now = timezone.now()
+    (one,) = admission.state(ENGINE, now).refused
+    assert (one.source, one.word, one.refused, one.stored, one.dropped) == ("shop", "unfiled", 3, 5, 0)
+    (finding,) = admission.findings(admission.state(ENGINE, now), now)[:1]
+    assert "shop: 5 reports that cannot be filed are stored." in finding.text and "sources file shop" in finding.fix
+    assert not admission.state(ENGINE, now + timedelta(minutes=11)).refused  # nothing was left since
     admission.discard_refused(ENGINE, "shop")
     assert not RefusedReports.objects.exists() and Unfiled.objects.filter(source="shop").count() == 5
+
+
+def test_unfiled_reports_are_filed_again_or_discarded_and_none_is_deleted_that_still_cannot_be(monkeypatch):
+    create_sources("shop")
+    file(*garbage("shop", 2))
+    fields = encode(report("newer")) | {b"v": str(envelope.VERSION + 2).encode()}
+    file((b"5-0", fields, "shop"))
+    assert Unfiled.objects.filter(cause="").count() == 3
+    monkeypatch.setattr(envelope, "VERSION", envelope.VERSION + 1)
+    assert admission.file_unsigned(ENGINE, "shop") == 3
+    refile()
+    assert jobs() == [("shop", "newer")] and Unfiled.objects.filter(cause="").count() == 2
+    numbers = list(Unfiled.objects.values_list("pk", flat=True))
+    with pytest.raises(Refused, match="admin"):
+        admission.discard_unfiled(Viewer("ann", {"shop": ADMIN}), numbers)
+    assert admission.discard_unfiled(ENGINE, numbers) == 2 and not Unfiled.objects.exists()
+    assert AuditEvent.objects.latest("pk").act == "reports.discard"
 
 
 def test_of_an_entry_larger_than_any_report_the_head_is_stored():
@@ -468,10 +489,10 @@ def test_of_an_entry_larger_than_any_report_the_head_is_stored():
     allowed = {b"v": b"99", b"meta": b"{}", b"raw": bytes(16 * 2**20)}
     assert file((b"1-0", large, "shop"), (b"2-0", allowed, "shop")).unfiled == 2
     partial, full = Unfiled.objects.order_by("id")
-    fields, _ = raw_entries.decode(config.payload_keys().decrypt(bytes(partial.body)))
+    fields, _ = unsealing.decode_entry(config.payload_keys().decrypt(bytes(partial.body)))
     assert (fields[b"v"], fields[b"meta"], partial.size) == (b"99", b"{}", 64 * 1024)
     assert partial.why.startswith("envelope version '99'") and "it has 19,922,956 bytes" in partial.why
-    assert full.size == raw_entries.size(allowed)
+    assert full.size == unsealing.entry_size(allowed)
 
 
 def test_a_signed_report_of_a_newer_guard_is_stored_and_filed_by_the_version_that_knows_it(key, monkeypatch):

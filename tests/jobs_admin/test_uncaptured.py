@@ -9,7 +9,7 @@ import pytest
 
 from jobs_admin import trust
 from jobs_admin.core import keys
-from jobs_admin.ingest import uncaptured
+from jobs_admin.fleet import uncaptured
 from jobs_admin.models import Source, Total
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer
 

@@ -198,7 +198,7 @@ def start(tmp_path):
 
     yield start_one
     for one in started:
-        one.stop()
+        one.kill()
 
 
 @pytest.mark.server

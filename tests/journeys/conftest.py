@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -21,10 +22,11 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 from celery import Celery
 
 from dashboard.setup.engine import free_port
-from demo import history
+from demo import control, history
 from tests.kit import migrated
 from tests.kit.browser import NEEDS_PLAYWRIGHT, ROOT, WITHIN_S, complaints_of
 from tests.kit.sources import shop, watched
@@ -35,6 +37,7 @@ READY_WITHIN_S = 100
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 STOPS_WITHIN_S = 20
 PLAYED = len(history.day(Random(history.LABEL)))  # each of these jobs failed, told in the order of time
+LOAD = 1.0  # jobs/s of the demo, once the day is in: at its own five a second a desk takes twice as much processor
 # Whatever a page asks for elsewhere, the browser of a test finds nobody there.
 ONLY_HERE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"
 
@@ -69,6 +72,10 @@ class Desk:
         made = json.loads((self.folder / "up.json").read_text())
         with Celery(broker=made["REDRIVE_DEMO_BROKER_URL"], set_as_current=False) as app:
             app.send_task(task, kwargs=kwargs, queue=queue)
+
+    def demo_broker(self) -> redis.Redis:
+        """The demo's broker, where its load and its story are."""
+        return redis.Redis.from_url(json.loads((self.folder / "up.json").read_text())["REDRIVE_DEMO_BROKER_URL"])
 
     def log(self, name: str) -> str:
         path = self.folder / "log" / f"{name}.log"
@@ -111,6 +118,7 @@ class TheDesk:
                     "the day is in",
                     READY_WITHIN_S,
                 )
+                control.set_rate(self._running.demo_broker(), LOAD)
             except BaseException:
                 self.stop()
                 raise
@@ -133,7 +141,14 @@ _the_desk = TheDesk()
 
 def _up(folder: Path) -> Desk:
     password, token = secrets.token_urlsafe(12), secrets.token_urlsafe(24)
-    ours = ("SECRET_KEY", "DATABASE_URL", "DJANGO_SETTINGS_MODULE", "PYTEST_CURRENT_TEST", "CELERY_BROKER_URL")
+    ours = (
+        "SECRET_KEY",
+        "DATABASE_URL",
+        "DJANGO_SETTINGS_MODULE",
+        "DJANGO_ALLOW_ASYNC_UNSAFE",
+        "PYTEST_CURRENT_TEST",
+        "CELERY_BROKER_URL",
+    )
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REDRIVE_") and k not in ours}
     environment |= {
         "REDRIVE_ADMIN_PASSWORD": password,
@@ -155,40 +170,75 @@ def desk(tmp_path_factory):
     return _the_desk.running(lambda: tmp_path_factory.mktemp("desk"))
 
 
+class TheBrowser:
+    """Chromium, for all journeys of a test process. Playwright runs a loop in this thread, in which Django would refuse its database."""
+
+    def __init__(self) -> None:
+        self._running: ExitStack | None = None
+        self._chromium: Any = None
+
+    def running(self) -> Any:
+        if self._chromium is not None and not self._chromium.is_connected():
+            self.stop()  # it crashed: the next module has another
+        if self._running is None:
+            try:
+                from playwright.sync_api import expect, sync_playwright
+            except ImportError:
+                pytest.skip(NEEDS_PLAYWRIGHT)
+            expect.set_options(
+                timeout=WITHIN_S * 1000
+            )  # of itself 5 s: no longer than a live part takes to be asked anew
+            with ExitStack() as started:
+                play = started.enter_context(sync_playwright())
+                # The shell draws no window and no frame around the page: the tests cost a quarter less processor time.
+                programs = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+                path = next(filter(None, map(shutil.which, programs)), None)
+                path = path or play.chromium.executable_path
+                if not Path(path).exists():
+                    pytest.skip("needs a browser: apt-get install chromium-headless-shell")
+                self._chromium = play.chromium.launch(executable_path=path, args=["--no-sandbox", ONLY_HERE])
+                started.callback(self._chromium.close)
+                os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+                started.callback(os.environ.pop, "DJANGO_ALLOW_ASYNC_UNSAFE")
+                self._running = started.pop_all()
+        return self._chromium
+
+    def stop(self) -> None:
+        running, self._running, self._chromium = self._running, None, None
+        if running is not None:
+            running.close()
+
+
+_the_browser = TheBrowser()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Stop the desk when this process goes on to other tests: an idle desk takes an eighth of a processor."""
+    """Stop both when this process goes on to other tests: an idle desk takes a sixteenth of a processor."""
     if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        _the_browser.stop()
         _the_desk.stop()
 
 
 def pytest_sessionfinish():
+    _the_browser.stop()
     _the_desk.stop()
 
 
 @pytest.fixture(scope="module")
 def browser():
-    """Chromium, for a module. Playwright runs a loop in this thread, in which Django would refuse its database."""
-    try:
-        from playwright.sync_api import expect, sync_playwright
-    except ImportError:
-        pytest.skip(NEEDS_PLAYWRIGHT)
-    expect.set_options(timeout=WITHIN_S * 1000)  # of itself 5 s: no longer than a live part takes to be asked anew
-    with sync_playwright() as play:
-        path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-        path = path or play.chromium.executable_path
-        if not Path(path).exists():
-            pytest.skip("needs a browser: apt-get install chromium")
-        chromium = play.chromium.launch(executable_path=path, args=["--no-sandbox", ONLY_HERE])
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-        yield chromium
-        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
-        chromium.close()
+    """The browser. What a module opened, it closes."""
+    chromium = _the_browser.running()
+    yield chromium
+    for context in chromium.contexts:
+        context.close()
 
 
 @pytest.fixture
 def live_server(live_server, browser, transactional_db):
     """Django's server in this process. Before the tables are emptied, its pages are closed and its requests are answered."""
+    # Its limits are a Python callback on each connection. Threads share one here, and would wait for one another without end.
+    assert "dashboard.gateway" not in sys.modules
     yield live_server
     for context in browser.contexts:
         context.close()

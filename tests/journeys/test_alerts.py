@@ -249,7 +249,7 @@ def test_pages_full_of_alerts_fit_and_are_accessible(live_server, browser, peopl
     page.goto("/login/")
     come_in(page, "otto")
     found = []
-    addresses = ("/", "/alerts/", "/alerts/?state=resolved&days=90", "/alerts/?source=nothing", at(alert), at(last), "/alerts/silences/?queue=*", "/alerts/silences/")  # fmt: skip
+    addresses = ("/", "/alerts/", "/alerts/?state=resolved&span=90d", "/alerts/?source=nothing", at(alert), at(last), "/alerts/silences/?queue=*", "/alerts/silences/")  # fmt: skip
     for address in addresses:
         page.goto(address, wait_until="load")
         found += faults_at_sizes(page, address)

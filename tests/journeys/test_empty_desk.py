@@ -23,6 +23,7 @@ WORDS = {
     "group-rules": "No grouping rules",
     "queue-list": "No source yet",
     "audit-list": "No changes yet",
+    "activity": "Nothing new",
 }
 
 

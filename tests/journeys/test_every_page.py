@@ -15,11 +15,14 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from dashboard.web.routing import name_of
 from tests.kit.browser import ROOT, WITHIN_S
 from tests.kit.matrix import Rows, path_of
 from tests.kit.page_checks import SIZES, faults_at_sizes, first_link, opened, pages
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
+
+PARTS = 6  # of the pages: each is measured within minutes, on a busy machine too
 
 # What a page is asked, beside nothing: its other faces.
 FACES = {
@@ -30,6 +33,7 @@ FACES = {
         "?q=queue:webhooks+-tenant:nobody+age:<30d",
         "?q=ReadTimeout+state:any",
     ),
+    "dependency-detail": ("", "?span=30d"),
     "failure-facets": ("?q=queue:webhooks",),
     "failure-opened": ("", "?find=a"),
     "replay-new": (
@@ -49,11 +53,12 @@ FACES = {
         "?source=shop&queue=webhooks&until=2100-01-01",
         "?source=shop&since=2001-01-01&until=2001-01-02",
     ),
+    "automation-new": ("", "?source=shop&q=queue:webhooks"),
     "alert-rules": ("", "?q=nothing+is+called+this"),
     "alert-rule-new": ("", "?metric=oldest_dead_s&threshold=1+min", "?metric=quarantined&threshold=0"),
     "channel-new": ("", "?kind=slack", "?kind=pagerduty", "?kind=email"),
     "delivery-list": ("", "?state=parked", "?alert=1"),
-    "alert-list": ("", "?state=firing&days=1", "?source=nothing"),
+    "alert-list": ("", "?state=firing&span=24h", "?source=nothing"),
     "silence-list": ("", "?queue=*"),
     "policy-new": ("", "?preset=sidekiq&task=shop.hooks.deliver"),
     "policy-detail": ("", "?mode=enforce", "?from=1"),
@@ -69,13 +74,15 @@ def rows(desk, browser, logged_in) -> Iterator[Rows]:
     failure = int(first_link(page, "/failures/?q=attempts:>=3+state:any", r"^/failures/(\d+)/$")[1])
     of_failure = first_link(page, f"/failures/{failure}/", rf"^/failures/{failure}/attempts/(\d+)/")
     group = first_link(page, "/groups/", r"^/groups/(v\d+-[0-9a-f]+)/$")[1]
+    dependency = first_link(page, "/dependencies/", r"^/dependencies/([^/]+)/$")[1]
     replay = int(re.search(r"\d+", a_replay(page))[0])
     page.context.close()
     attempts = SimpleNamespace(latest=lambda by: SimpleNamespace(pk=int(of_failure[1])))
     answer = desk.get(f"failures/{failure}")
     job = SimpleNamespace(pk=failure, attempt_set=attempts, source=answer["source"], queue=answer["queue"])
     run = SimpleNamespace(pk=replay)
-    more = {"reschedule": SimpleNamespace(pk=a_reschedule(desk))}
+    more = {"dependency": name_of(dependency), "reschedule": SimpleNamespace(pk=a_reschedule(desk))}
+    more |= {"automation": SimpleNamespace(name=desk.get("automations")["items"][0]["name"])}  # the demo's
     more |= {"savedview": SimpleNamespace(pk=a_view(desk)), "policyversion": SimpleNamespace(name=a_policy(desk))}
     alerting = an_alert(desk)
     more |= {noun: SimpleNamespace(pk=number) for noun, number in alerting.items()}
@@ -130,7 +137,7 @@ def a_policy(desk) -> str:
     """One that observes, in its second version."""
     match = {"source": "shop", "task": "shop.reporting.*"}
     for number, attempts in enumerate((5, 9)):
-        document = {"match": match, "max_attempts": attempts, "cap_s": 600, "budget": {"per_minute": 60}}
+        document = {"match": match, "max_attempts": attempts, "cap_s": 600, "budget": {"per_minute": 60}, "breaker": {}}
         call_api(
             desk, "policies/looked-at", document | {"expected_version": number, "reason": "to be looked at"}, "PUT"
         )
@@ -147,10 +154,11 @@ def call_api(desk, path: str, body: dict, method: str = "POST") -> dict:
 
 
 @pytest.mark.long("Measures every page in a browser in two sizes and both themes.")
-def test_every_page_fits_is_accessible_and_breaks_no_policy(desk, browser, logged_in, rows):
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_page_fits_is_accessible_and_breaks_no_policy(desk, browser, logged_in, rows, part):
     page = opened(browser, desk.url, "wide", storage_state=logged_in)
     found = []
-    for address in pages():
+    for address in pages()[part::PARTS]:
         for face in FACES.get(address.name, ("",)):
             page.goto(path_of(address, rows) + face, wait_until="load")
             found += faults_at_sizes(page, f"{address.name}{face}")
@@ -257,6 +265,10 @@ def test_a_phone_loses_no_column_of_a_queue(page):
     narrow = page.locator("#queues tbody tr >> nth=0").inner_text() + page.locator("#queues tr.rest").first.inner_text()
     assert all(words in narrow for words in ("active", "delayed", "retrying", "succeeded/min", "guarded"))
     assert wide[0] in narrow and page.locator("#queues tr.rest").first.is_visible()
+    # On a low screen the account menu scrolls to its last button.
+    page.set_viewport_size({"width": 390, "height": 480})
+    page.click(".account > summary")
+    page.click(".account button:has-text('Log out')", trial=True)
 
 
 def test_what_a_failures_page_offers_works_without_javascript(desk, browser, logged_in):

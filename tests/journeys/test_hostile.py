@@ -12,7 +12,8 @@ import io
 import json
 import re
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -22,8 +23,10 @@ from django.test import Client
 from django.utils import timezone
 
 from dashboard.failures import bulk_views as failure_bulk
+from dashboard.web.middleware.entrance import WAYS_IN
 from dashboard.web.rights import addresses
 from jobs_admin import config
+from jobs_admin.core import keys
 from jobs_admin.db import audit
 from jobs_admin.failures import triage
 from jobs_admin.models import (
@@ -31,6 +34,9 @@ from jobs_admin.models import (
     AlertEvent,
     ApiToken,
     Attempt,
+    Automation,
+    AutomationDecision,
+    BreakerEvent,
     Channel,
     Delivery,
     DepthSample,
@@ -38,6 +44,7 @@ from jobs_admin.models import (
     Group,
     GroupCounter,
     GroupRule,
+    GroupSource,
     Notice,
     Payload,
     QueueCounter,
@@ -57,6 +64,7 @@ from jobs_admin.models import (
 )  # fmt: skip
 from jobs_admin.models.access import ADMIN, Viewer
 from tests.kit.browser import is_complaint, is_mistake
+from tests.kit.endurance import times
 from tests.kit.matrix import Rows, create_policy, path_of, token
 from tests.kit.payloads import PAYLOADS
 
@@ -64,7 +72,7 @@ pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 ROWS = len(PAYLOADS)  # a failure for each payload; each field begins at another one
 EVERYTHING = "\n".join(PAYLOADS)
-SHOWN = 24  # failures whose own pages are opened, beside the one that has all payloads in each field
+SHOWN = times(8, 24)  # failures whose own pages are opened, beside the one that has all payloads in each field
 
 
 def payload(n: int, field: int) -> str:
@@ -145,6 +153,7 @@ def hostile(store, settings, tmp_path, transactional_db):
         source="shop", state="stopped", query=EVERYTHING, scope_max_id=1, below=0, change={"curve": {"backoff": {"kind": payload(0, 1)}}},
         actor=payload(1, 2)[:150], reason=EVERYTHING[:500], why=EVERYTHING[:500], created_at=now, ended_at=now, matched=2, changed=1, left=1,
     )  # fmt: skip
+    more |= create_breaker_and_automation(more["policyversion"].name, groups, now)
     more |= create_alerts(evil) | {
         "a_queue": payload(0, 0)
     }  # names of queues are no longer than a segment of an address
@@ -156,6 +165,33 @@ def hostile(store, settings, tmp_path, transactional_db):
         failures[-1], failures[0], failures[0], groups[-1], replays[0], replays[1], replays[0].items.first(), more
     )
     return found, failures, groups, client.cookies["sessionid"].value, token("root")
+
+
+def create_breaker_and_automation(name: str, groups: list[Group], now: datetime) -> dict[str, Any]:
+    """Dependencies of all groups; a breaker in the store, with its history; an automation, with its diary."""
+    for n, group in enumerate(groups):
+        GroupSource.objects.create(
+            group=group, source="shop", error_type=payload(n, 0), message=payload(n, 1), first_seen=now, last_seen=now,
+            dependency=payload(n, 0)[:200], dependency_reason=payload(n, 1)[:200], dependency_by=payload(n, 2)[:150],
+        )  # fmt: skip
+    evidence = {"failures": 9, "attempts": 9, "kinds": {payload(0, 0): 9}, "first_error": EVERYTHING}
+    forced = {"as": "open", "until": None, "by": EVERYTHING, "reason": EVERYTHING, "at": 1}
+    document = {"state": "open", "held": 3, "tenants": [payload(n, 1) for n in range(20)], "evidence": evidence}
+    config.store().hset(keys.breakers("shop"), name, "1 " + json.dumps({**document, "forced": forced}))
+    event = BreakerEvent.objects.create(
+        source="shop", name=name, at=now, from_state="closed", to_state="open", why=EVERYTHING[:200], on_hold=3
+    )
+    automation = Automation.objects.create(
+        name="hostile", source="shop", query=EVERYTHING[:1000], min_jobs=1, quiet_s=60, cooldown_s=60, cap_per_hour=1,
+        act="assign", parameters={"assignee": payload(0, 5)}, note=EVERYTHING[:1000], mode="live", owner_name=payload(0, 6)[:150],
+        created_at=now, changed_at=now, why_not=EVERYTHING[:500], tripped_at=now, why_tripped=EVERYTHING[:500],
+    )  # fmt: skip
+    decision = AutomationDecision.objects.create(
+        automation=automation, n=1, at=now, version=1, state="done", jobs=1, text=EVERYTHING[:500]
+    )
+    return {
+        "dependency": payload(0, 0), "breakerevent": event, "automation": automation, "automationdecision": decision
+    }  # fmt: skip
 
 
 def create_alerts(user) -> dict:
@@ -207,7 +243,7 @@ def create_group(
     now = timezone.now()
     return Group.objects.create(
         fingerprint=f"v1-{hashlib.sha256(str(n).encode()).hexdigest()[:24]}", error_type=error_type, message=message,
-        culprit=culprit, note=note, runbook_url=runbook, regressed_after=after, state="regressed", count=n + 1,
+        culprit=culprit, note=note, runbook_url=runbook, issue_url=runbook, regressed_after=after, state="regressed", count=n + 1,
         assignee=user, first_seen=now, last_seen=now,
     )  # fmt: skip
 
@@ -448,7 +484,7 @@ def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_shows(hostil
     inspect_page.open("/queues/")
     for address in answers("page"):
         # Not what leads on to another page.
-        if as_page(address) and address.name not in {"login", "policy-of"}:
+        if as_page(address) and address.name not in {*WAYS_IN, "second-factor", "policy-of"}:
             inspect_page.at = f"part of {address.route}"
             path = path_to(address, rows)
             inspect_page.page.evaluate(

@@ -62,6 +62,65 @@ def test_from_the_overview_to_an_edit_and_back(page):
 
 
 @pytest.mark.long("Drives a browser through pages of a running server.")
+def test_a_menu_without_a_field_has_the_focus_on_its_first_button(page):
+    page.goto("/replays/new/?q=state:dead")
+    group = page.locator(".group-choices input:not([data-recommended])").first.get_attribute("value")
+    page.goto(f"/failures/?q=state:dead+group:{group}")
+    page.goto(page.locator("main a.row-link").first.get_attribute("href"))
+    press(page, "r")
+    assert focused(page) == "Replay job anyway"
+    press(page, "Escape")
+    assert focused(page) == "Replay…"
+    press(page, "Enter")
+    page.wait_for_function("document.activeElement.textContent.trim() === 'Replay job anyway'")
+
+
+_FOCUSED = """() => {
+  const one = document.activeElement;
+  if (one === document.body) return null;
+  const at = one.getBoundingClientRect(), style = getComputedStyle(one);
+  return {
+    name: `<${one.tagName.toLowerCase()}> ${(one.getAttribute('aria-label') || one.textContent.trim() || one.name || '').slice(0, 40)}`,
+    top: at.top + scrollY, left: at.left, isMain: Boolean(one.closest('main')), isBar: Boolean(one.closest('.save-bar, .looked')),
+    isSeen: style.outlineStyle !== 'none' || style.boxShadow !== 'none' || one.type?.startsWith('datetime'),  // its parts show it
+  };
+}"""
+MOST_STOPS = 70
+
+
+@pytest.mark.long("Drives a browser through pages of a running server.")
+@pytest.mark.parametrize(
+    "address", ["/", "/alerts/silences/", "/replays/new/?q=state:dead", "/policies/new/", "failure", "group"]
+)
+def test_tab_follows_the_order_of_reading_and_escape_closes_menus(page, address):
+    """From one stop to the next it goes down, or right to another column; what has the focus shows it."""
+    page.goto({"failure": "/failures/?q=state:dead", "group": "/groups/"}.get(address, address))
+    if address in {"failure", "group"}:
+        page.goto(page.locator("main a.row-link, main a.group-title").first.get_attribute("href"))
+    page.wait_for_load_state("networkidle")
+    before, found, stops = None, [], 0
+    for _ in range(MOST_STOPS):
+        press(page, "Tab")
+        if (at := page.evaluate(_FOCUSED)) is None:
+            break
+        stops += 1
+        if not at["isSeen"]:
+            found.append(f"{at['name']} has the focus and does not show it")
+        is_within = before and before["isMain"] and at["isMain"] and not (before["isBar"] or at["isBar"])
+        if is_within and at["top"] < before["top"] - 6 and at["left"] <= before["left"]:
+            found.append(f"{before['name']} goes back to {at['name']}")
+        before = at
+    assert found == [] and stops > 15
+    for menu in page.locator("main details.menu > summary:not([aria-disabled=true])").all():
+        if menu.is_visible():
+            menu.focus()
+            press(page, "Enter")
+            assert menu.evaluate("one => one.parentElement.open"), menu.inner_text()
+            press(page, "Escape")
+            assert menu.evaluate("one => !one.parentElement.open && document.activeElement === one"), menu.inner_text()
+
+
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_the_palette_goes_does_and_searches(page):
     page.goto("/failures/?q=state:dead+queue:webhooks")
     press(page, "j", "Enter")

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.server]
 # They are tried for seconds, by design: somebody waits for them (demo/hooks.py, demo/mailer.py, demo/billing.py).
 BRIEF = {
     "shop.mailer.send_newsletter", "shop.mailer.send_receipt", "shop.billing.book", "shop.billing.charge",
-    "shop.hooks.order_pickup", "shop.hooks.update_stock",
+    "shop.hooks.order_pickup", "shop.hooks.reserve_stock", "shop.hooks.update_stock",
 }  # fmt: skip
 AUTORETRY = BRIEF - {"shop.mailer.send_receipt", "shop.billing.charge"}
 # A policy in force takes the place of what its own code says: then that is what is found (demo/first_start.py).

@@ -107,9 +107,9 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     before = desk.wait_until(struck, "the failures are one group", within_s=60)["dead"]
     desk.wait_until(lambda: struck()["dead"] >= before + 10, "the group grows", within_s=60)
 
-    # The overview says it by itself, without a reload.
+    # The overview says it by itself, without a reload. Which of the broken queues is the worst changes by the minute.
     page.goto("/")
-    page.locator("h1", has_text=re.compile(r"^webhooks: \d")).wait_for(timeout=60_000)
+    page.locator("h1", has_text=re.compile(r"^\w+: \d.* failed attempts/min, ")).wait_for(timeout=60_000)
 
     # Mend it, and let the shop rest, so that numbers can be compared.
     page.goto("/demo/")
@@ -175,5 +175,5 @@ def test_a_partner_that_falls_over_is_seen_to(desk, page):
     press(page, "Fix slowly")
     page.get_by_text("Overloaded and down.").first.wait_for(timeout=90_000)
     press(page, "Fix")
-    press(page, "5/s")
+    press(page, "1/s")  # as journeys have it
     page.get_by_text("Healthy: answers every request at once.").first.wait_for()

@@ -39,7 +39,7 @@ def test_a_queue_is_paused_and_resumed_and_its_jobs_wait_meanwhile(page, desk):
     page.goto("/queues/")
     expect(page.locator("tr", has=page.get_by_role("link", name="reports", exact=True)).first).to_contain_text("paused")
     page.goto("/")
-    expect(page.locator(".banner", has_text="Paused: reports.")).to_have_count(1)
+    expect(page.locator(".banner", has_text="Paused: queue reports until ")).to_have_count(1)
     page.goto("/pauses/")
     expect(page.get_by_text("The partner is down")).to_have_count(1)
     for name, size in SIZES.items():

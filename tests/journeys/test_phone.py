@@ -60,6 +60,18 @@ def test_a_message_is_above_the_bar_and_covers_nothing_that_is_pressed_next(phon
     expect(phone.locator(".failure-line .state")).to_have_text("dead")
 
 
+def test_the_warning_of_a_group_likely_to_fail_again_is_above_the_start_button(phone):
+    phone.goto("/replays/new/?q=state:dead")
+    name = phone.locator(".group-choices input:not([data-recommended])").first.get_attribute("value")
+    phone.goto(f"/replays/new/?q=group:{name}")
+    warning, start = phone.locator(".save-bar .likely"), phone.locator(".save-bar .start")
+    expect(warning).to_contain_text("likely to fail again: ")
+    expect(warning).to_be_in_viewport(ratio=1)
+    expect(start).to_be_in_viewport(ratio=1)
+    above, below = warning.bounding_box(), start.bounding_box()
+    assert above["y"] + above["height"] <= below["y"]
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_after_a_refused_start_one_goes_on_from_the_field_that_is_to_blame(page, size):
     page.set_viewport_size(SIZES[size])
@@ -74,7 +86,7 @@ def test_after_a_refused_start_one_goes_on_from_the_field_that_is_to_blame(page,
     expect(page.locator("#replay-confirm")).to_be_in_viewport()
     page.get_by_label("Reason").fill("")
     page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs? to ")).click()
-    page.locator("#replay-reason:focus[aria-invalid=true]").wait_for()  # the first of two
+    expect(page.locator("#replay-reason")).to_be_focused()  # the browser asks for it: nothing is sent
     expect(page.locator("#replay-reason")).to_be_in_viewport()
 
 

@@ -48,9 +48,10 @@ def test_the_list_leads_to_a_queue_and_its_span_is_one_click_away(page):
     page.goto("/queues/")
     page.get_by_role("link", name="webhooks", exact=True).first.click()
     page.wait_for_url(f"**{PATH}")
-    page.get_by_role("link", name="7d", exact=True).click()
+    page.locator(".range summary").click()
+    page.get_by_role("link", name="Last 7 d", exact=True).click()
     page.wait_for_url(re.compile(r"span=7d"))
-    assert page.locator('[aria-current="true"]', has_text="7d").count() == 1
+    assert page.locator('.range [aria-current="true"]', has_text="Last 7 d").count() == 1
     assert page.locator(".plot").count() == 3
 
 
@@ -118,7 +119,8 @@ def test_a_line_can_be_left_out_and_come_back(page):
 def test_without_a_script_the_pictures_the_spans_and_the_table_are_there(desk, browser, logged_in, layout_faults):
     page = opened(browser, desk.url, "phone", storage_state=logged_in, java_script_enabled=False)
     page.goto(PATH)
-    page.get_by_role("link", name="1h", exact=True).click()
+    page.locator(".range summary").click()
+    page.get_by_role("link", name="Last 1 h", exact=True).click()
     page.wait_for_url(re.compile(r"span=1h"))
     assert page.locator("path.line[d^=M]").count() >= 1
     page.get_by_text("As a table").click()

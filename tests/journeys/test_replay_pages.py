@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.kit.page_checks import expect, faults, faults_at_sizes
+from tests.kit.page_checks import expect, faults, faults_at_sizes, fields_under_the_bar
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 
@@ -158,8 +158,11 @@ def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_on_req
     page.get_by_label("Ramp from").fill("5")
     page.get_by_label("Canary", exact=True).fill("20")
     expect(page.locator(".choices")).to_contain_text("Starts with 20 jobs")
+    start = page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs to webhooks$"))
+    start.click()
+    expect(page.get_by_label("Reason")).to_be_focused()  # it is empty: nothing is sent
     page.get_by_label("Reason").fill("is the partner back?")
-    page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs to webhooks$")).click()
+    start.click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))
     sentence = page.locator("#replay-sentence")
     expect(sentence).to_contain_text("Canary:")
@@ -227,6 +230,7 @@ def test_what_was_typed_stays_while_the_plan_is_worked_out_again(page):
     page.get_by_label("Reason").fill("typed meanwhile")
     expect(page.locator("dl.pairs dd").first).to_have_text("7/s")
     expect(page.get_by_label("Reason")).to_have_value("typed meanwhile")
+    assert fields_under_the_bar(page) == {}
 
 
 def test_enter_opens_the_row_that_was_walked_to_and_submits_nothing(page):

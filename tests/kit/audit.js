@@ -1,6 +1,8 @@
 // audit(scope, rules, measured): run axe without the contrast of texts whose appearance was measured and passed.
 // An appearance is all that contrast depends on: the computed colours of a text and of all that is painted behind it, its size
-// and its weight. A text is measured every time where something that does not contain it is painted on it or under it.
+// and its weight; where others that do not contain it are painted all over it or under it, theirs too, and their place in the stack.
+// Where a picture or the edge of something else is on it, so are the text itself and their exact places. Where contrast alone is
+// asked for and every appearance passed, axe is not run.
 window.audit = (() => {
   axe._audit.noHtml = true; // the source of a checked node is read nowhere
   const contrast = axe._audit.rules.find(({ id }) => id === "color-contrast");
@@ -34,12 +36,36 @@ window.audit = (() => {
 
   const hasText = (element) =>
     ["INPUT", "SELECT", "TEXTAREA"].includes(element.tagName) ||
-    [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.nodeValue.trim());
+    [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && isJudged(node.nodeValue));
 
-  // By element with a text of its own: a digest of its appearance, or null where something that does not contain it may be behind it.
-  const appearances = (excluded) => {
+  // axe passes over what has neither letters nor digits.
+  const isJudged = (text) => axe.commons.text.removeUnicode(text, { emoji: true, punctuations: true }).trim();
+
+  // axe measures none of them: what is switched off, what a screen reader alone is given, what waits above the page for the focus.
+  const isForNoEye = (element, box) =>
+    element.closest(":disabled, [aria-disabled=true]") !== null || (box.width <= 1 && box.height <= 1) || box.bottom + scrollY <= 0;
+
+  // What decides which of two that overlap is in front.
+  const stacked = new Map();
+  const stackOf = (element) => {
+    if (!element) return "";
+    if (!stacked.has(element)) {
+      const { position, zIndex, transform, isolation } = getComputedStyle(element);
+      const own = position === "static" && transform === "none" && isolation === "auto" && zIndex === "auto";
+      stacked.set(element, stackOf(element.parentElement) + (own ? "" : `${position} ${zIndex} ${transform} ${isolation};`));
+    }
+    return stacked.get(element);
+  };
+
+  // By element with a text of its own: a digest of its appearance.
+  const appearances = () => {
     const [behind, found, painted] = [new Map([[document, ""]]), new Map(), []];
+    stacked.clear();
     for (const element of document.querySelectorAll("*")) {
+      if (!element.checkVisibility()) {
+        behind.set(element, behind.get(element.parentNode) ?? "");
+        continue; // in a closed menu, for one: neither read nor painted
+      }
       const style = getComputedStyle(element);
       const { backgroundColor, backgroundImage, opacity, filter, backdropFilter, mixBlendMode } = style;
       const isPainted = backgroundColor !== "rgba(0, 0, 0, 0)" || backgroundImage !== "none";
@@ -49,27 +75,41 @@ window.audit = (() => {
       behind.set(element, paint);
       const box = element.getBoundingClientRect();
       if (!box.width || !box.height) continue;
-      if (isPainted || REPLACED.has(element.tagName)) painted.push([element, box]);
-      if (excluded.has(element) || !hasText(element)) continue;
+      if (isPainted || REPLACED.has(element.tagName)) painted.push([element, box, paint]);
+      // Of a text in a picture axe finds no background, and judges nothing.
+      if (element.ownerSVGElement || !hasText(element) || isForNoEye(element, box)) continue;
       const { color, fontSize, fontWeight, textShadow, webkitTextStrokeWidth, webkitTextStrokeColor } = style;
       found.set(element, [box, [paint, color, fontSize, fontWeight, textShadow, webkitTextStrokeWidth, webkitTextStrokeColor].join()]);
     }
     for (const [element, [box, appearance]] of found) {
-      const isCovered = painted.some(
+      const others = painted.filter(
         ([other, on]) =>
           on.left < box.right && box.left < on.right && on.top < box.bottom && box.top < on.bottom &&
           !other.contains(element) && !element.contains(other),
       );
-      found.set(element, isCovered || element.ownerSVGElement ? null : digest(appearance));
+      const isEven = others.every(
+        ([other, on]) =>
+          !REPLACED.has(other.tagName) &&
+          on.left <= box.left && box.right <= on.right && on.top <= box.top && box.bottom <= on.bottom,
+      );
+      const layers = others.map(([other, on, paint]) => {
+        const isBefore = other.compareDocumentPosition(element) & Node.DOCUMENT_POSITION_FOLLOWING;
+        const place = [on.left - box.left, on.top - box.top, on.width, on.height, REPLACED.has(other.tagName) && other.outerHTML];
+        return [isBefore, stackOf(other), paint, ...(isEven ? [] : place)].join();
+      });
+      if (layers.length) layers.push(stackOf(element));
+      if (!isEven) layers.push(box.width, box.height, element.value ?? element.innerText);
+      found.set(element, digest([appearance, ...layers].join("|")));
     }
     return found;
   };
 
-  return async (scope, rules, measured) => {
-    const known = new Set(measured);
-    const excluded = new Set(scope.exclude.flatMap(([selector]) => [...document.querySelectorAll(`${selector}, ${selector} *`)]));
-    const seen = appearances(excluded);
-    contrast.matches = (node, ...rest) => !known.has(seen.get(node)) && applies.call(contrast, node, ...rest);
+  const run = async (scope, rules, known) => {
+    const seen = appearances();
+    const isContrastAlone = rules.runOnly.values.join() === "color-contrast";
+    if (isContrastAlone && [...seen.values()].every((one) => known.has(one))) return { broken: [], measured: [] };
+    contrast.matches = (node, ...rest) =>
+      !node.ownerSVGElement && !known.has(seen.get(node)) && applies.call(contrast, node, ...rest);
     const reporter = (results, _, resolve) => {
       const passed = results.find(({ id }) => id === "color-contrast")?.passes ?? [];
       // Also those pass which are not on the screen: they have no ratio.
@@ -81,12 +121,21 @@ window.audit = (() => {
         measured: [...new Set(ratios.map(({ node }) => seen.get(node.element)))].filter((one) => one && !known.has(one)),
       });
     };
+    return axe.run(scope, { ...rules, reporter });
+  };
+
+  return async (scope, rules, measured) => {
     // What lies under a bar that stays in view can be scrolled free of it: the bar is measured where the form ends.
     const bars = [...document.querySelectorAll(".save-bar")];
     for (const bar of bars) bar.style.position = "static";
+    // What is excluded is not even laid out: axe would look for the place of each element of a long list.
+    const rest = new CSSStyleSheet();
+    rest.replaceSync(`${scope.exclude.join()} { display: none !important }`);
+    document.adoptedStyleSheets.push(rest);
     try {
-      return await axe.run(scope, { ...rules, reporter });
+      return await run(scope, rules, new Set(measured));
     } finally {
+      document.adoptedStyleSheets.splice(document.adoptedStyleSheets.indexOf(rest), 1);
       for (const bar of bars) bar.style.position = "";
     }
   };

@@ -29,6 +29,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
+from urllib.request import Request as HTTPRequest
+from urllib.request import urlopen
 
 import redis
 from celery import Celery, Task, chord
@@ -134,6 +136,11 @@ def _is_broken(name: str) -> bool:
     return (Path(os.environ["REAL_MARKS"]) / f"broken-{name}").exists()
 
 
+def _wait_for(name: str) -> None:
+    while not (Path(os.environ["REAL_MARKS"]) / f"let-{name}").exists():
+        time.sleep(0.01)
+
+
 def _note(what: str, n: int, key: str, again: str) -> None:
     """One line in one write, so that a history is whole whoever dies: what, when (monotonic), which, whose, delivery."""
     place = os.open(f"{os.environ['REAL_MARKS']}/noted", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -141,6 +148,14 @@ def _note(what: str, n: int, key: str, again: str) -> None:
         os.write(place, f"{what} {time.monotonic():.6f} {n} {key or '-'} {again}\n".encode())
     finally:
         os.close(place)
+
+
+def _call(place: str, n: int, tenant: str, again: str) -> None:
+    """One request to the partner at `host:port`, which knows who is down. Raises OSError or HTTPError, as a task's own code does."""
+    _note("start", n, tenant, again)
+    with urlopen(f"http://{place}/{tenant or '-'}/{n}", timeout=5) as answer:
+        answer.read()
+    _note("end", n, tenant, again)
 
 
 def _request(place: str) -> None:
@@ -463,8 +478,7 @@ def _define(app: Celery) -> None:
     def until(name, error=""):
         """Runs until a test says so (`worker.let`), and then ends well, or not."""
         _mark("until", name)
-        while not (Path(os.environ["REAL_MARKS"]) / f"let-{name}").exists():
-            time.sleep(0.01)
+        _wait_for(name)
         if error:
             raise PartnerDown(error)
 
@@ -535,10 +549,35 @@ def _define(app: Celery) -> None:
 
     @task(name="noted", bind=True)
     def note_run(self, n, seconds=0.0, key=""):
+        """Run for these seconds, or until a test lets the one of this name end (`worker.let`)."""
         again = "again" if (self.request.delivery_info or {}).get("redelivered") else "first"
         _note("start", n, key, again)
-        time.sleep(seconds)
+        _wait_for(seconds) if isinstance(seconds, str) else time.sleep(seconds)
         _note("end", n, key, again)
+
+    @task(name="call", bind=True, max_retries=0)
+    def call(self, place, n, tenant=""):
+        _call(place, n, tenant, self.request.retries)
+
+    @task(name="call_automatic", bind=True, autoretry_for=(OSError,), max_retries=3, default_retry_delay=1)
+    def call_automatic(self, place, n, tenant=""):
+        _call(place, n, tenant, self.request.retries)
+
+    @task(
+        name="order", autoretry_for=(OSError,), max_retries=3, retry_backoff=1, retry_backoff_max=4, retry_jitter=True
+    )
+    def order(place, n, *, tenant):
+        """As the demo's warehouse order: tried four times within some seconds. Writes down that it succeeded, and when."""
+        with urlopen(HTTPRequest(f"http://{place}/hook", b"{}", method="POST"), timeout=5) as answer:  # noqa: S310
+            answer.read()
+        _mark("ordered", f"{tenant} {n} {time.monotonic():.3f}")
+
+    @task(name="call_again", bind=True, max_retries=3)
+    def call_again(self, place, n, tenant=""):
+        try:
+            _call(place, n, tenant, self.request.retries)
+        except OSError as error:
+            raise self.retry(exc=error, countdown=1) from error
 
     @task(name="late", acks_late=True)
     def late(message="it failed late"):
@@ -593,6 +632,7 @@ class RealWorker:
         ]  # fmt: skip
         self.environment = {
             **os.environ,
+            "DJANGO_SETTINGS_MODULE": "",  # the desk's own: Celery would load and check all of it in each worker
             "REAL_BROKER": broker_url,
             "REAL_LATE_ACK": "1" if late_ack else "",
             "REAL_MARKS": str(self.folder),
@@ -611,9 +651,20 @@ class RealWorker:
 
     def start(self, deadline_s: float = START_S) -> RealWorker:
         seen = self.text().count(" ready.")
+        self._wait_until_visible()
         self.process = self._begin()
         self.wait(lambda: self.text().count(" ready.") > seen, deadline_s, "the worker to be ready")
         return self
+
+    def _wait_until_visible(self) -> None:
+        """A worker asks Redis for what dead ones had as it begins, and then each hundred seconds: wait until that is visible."""
+        timeout_s = int(self.environment.get("REAL_VISIBILITY", "3600"))
+        if timeout_s > 10 or not self.broker_url.startswith("redis"):
+            return
+        with redis.Redis.from_url(self.broker_url) as client:
+            latest = client.zrange("unacked_index", -1, -1, withscores=True)
+        for _, at in latest:
+            time.sleep(max(0.0, at + timeout_s + 0.1 - time.time()))
 
     def _begin(self) -> subprocess.Popen[bytes] | Forked:
         is_test = "PYTEST_VERSION" in os.environ  # a bench measures a whole start
@@ -642,7 +693,7 @@ class RealWorker:
         (self.folder / f"broken-{name}").touch()
 
     def let(self, name: str) -> None:
-        """The task `until` of that name may end."""
+        """The task `until` or `noted` of that name may end."""
         (self.folder / f"let-{name}").touch()
 
     def fix(self, name: str) -> None:

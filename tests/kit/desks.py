@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import signal
 import subprocess
-import sys
+import weakref
 from pathlib import Path
 
 from cryptography.fernet import Fernet
 from django.db import connection
 
-from dashboard.setup.engine import die_with_parent
 from tests.kit import migrated
+from tests.kit.forked import Forked, Forker
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,23 +69,17 @@ while True:
 
 # Forks for each code that it is told, where the imports have ended: they take two seconds of a processor.
 _FORKS = """
-import traceback
 from django.db import connections
-for asked in map(json.loads, sys.stdin):
-    child = os.fork()
-    if child == 0:
-        for number in (1, 2):
-            os.dup2(os.open(f"{asked['said']}.{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
-        status = 1
-        try:
-            exec(asked["code"])
-            status = 0
-        except BaseException:
-            traceback.print_exc()
+from tests.kit import forked
+
+def run(asked):
+    for number, place in enumerate(asked["output"], start=1):
+        os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+    try:
+        exec(asked["code"], globals())
+    finally:
         connections.close_all()
-        sys.stdout.flush(), sys.stderr.flush()
-        os._exit(status)
-    say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+forked.serve(int(sys.argv[1]), run)
 """
 
 
@@ -108,44 +100,40 @@ class Desk:
         }
         if connection.vendor == "sqlite":
             migrated.into(folder, "desk.sqlite3")
-        self._said = folder / "said"
-        self._forks: subprocess.Popen[str] | None = None
+        self._folder = folder
+        self._forks: Forker | None = None
         self._forks_know: dict[str, str] = {}
+        self._started = 0
 
     def run(self, code: str, deadline_s: float = 180):
         """The last output of the code, from a process of its own."""
-        if self._forks is None or self._forks_know != self.environment:
-            self._begin_forks()
-        print(json.dumps({"code": code, "said": str(self._said)}), file=self._forks.stdin, flush=True)
-        if not select.select([self._forks.stdout], [], [], deadline_s)[0]:
-            os.killpg(self._forks.pid, signal.SIGKILL)
-            raise TimeoutError(f"not done in {deadline_s:g} s: {code}")
-        status = self._forks.stdout.readline()
-        out, error = (Path(f"{self._said}.{number}").read_text() for number in (1, 2))
-        assert status == "0\n", error[-3000:]
+        outputs = [self._folder / f"said.{number}" for number in (1, 2)]
+        for file in outputs:
+            file.unlink(missing_ok=True)
+        process = self._fork(code, *outputs)
+        try:
+            status = process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise TimeoutError(f"not done in {deadline_s:g} s: {code}") from None
+        out, error = (file.read_text() for file in outputs)
+        assert status == 0, error[-3000:]
         return json.loads(out.splitlines()[-1]) if out.strip() else None
 
-    def _begin_forks(self) -> None:
-        """Ends when no parent is left."""
-        if self._forks is not None:
-            self._forks.stdin.close()
-        self._forks_know = dict(self.environment)
-        self._forks = subprocess.Popen(
-            [sys.executable, "-c", BEGIN + BURY + _FORKS],
-            cwd=ROOT,
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            process_group=0,
-            preexec_fn=die_with_parent,
-        )
+    def start(self, code: str, log: Path | None = None) -> Forked:
+        """The process that runs the code. Its output is to be read, or in `log`."""
+        if log is not None:
+            return self._fork(code, log, log)
+        self._started += 1
+        pipe = self._folder / f"pipe.{self._started}"
+        os.mkfifo(pipe, 0o600)
+        process = self._fork(code, pipe)
+        process.stdout = pipe.open()
+        return process
 
-    def start(self, code: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", BEGIN + BURY + code],
-            cwd=ROOT,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def _fork(self, code: str, *output: Path) -> Forked:
+        if self._forks is None or self._forks_know != self.environment:
+            self._forks_know = dict(self.environment)
+            self._forks = Forker(["-c", BEGIN + BURY + _FORKS], self.environment)
+            weakref.finalize(self, self._forks.stop)
+        return self._forks.start({"code": code, "output": [str(file) for file in output]})

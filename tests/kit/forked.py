@@ -2,8 +2,9 @@
 
     process = forked.start(["-m", "celery", …], folder, environment, log)    # a subprocess.Popen in all that tests ask
 
-A worker takes half a second of a processor to import Celery and what stands below it. One process has imported that, and
-forks for each worker that is wanted; the app and the guard are imported by the worker itself, in its own environment.
+A worker takes a second of a processor to import Celery, what stands below it and the guard. One process has imported that,
+and forks for each worker that is wanted; the app, and what of the guard speaks with the store, is imported by the worker
+itself, in its own environment. Workers with a Python of their own (tests/jobs_admin/worker/test_versions.py) import all.
 """
 
 from __future__ import annotations
@@ -17,22 +18,35 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
-# Of Celery and what stands below it, and nothing of ours.
+# Of Celery and what stands below it.
 _IMPORTED = (
     "celery.bin.celery", "celery.bin.worker", "celery.apps.worker", "celery.concurrency.prefork", "celery.concurrency.solo",
     "celery.concurrency.thread", "celery.worker.consumer", "celery.fixups.django", "celery.worker.components",
     "celery.worker.autoscale", "celery.worker.strategy", "celery.app.trace", "celery.app.log", "celery.app.events",
     "celery.app.control", "celery.app.amqp", "celery.events.state", "celery.loaders.app", "celery.backends.base",
     "billiard.pool", "billiard.popen_fork", "kombu.transport.redis", "kombu.transport.pyamqp", "kombu.asynchronous.hub",
-    "kombu.pools", "kombu.compression", "redis", "amqp", "json", "http.client", "concurrent.futures.thread",
+    "kombu.pools", "kombu.compression", "redis", "amqp", "json", "http.client", "concurrent.futures.thread", "ctypes",
+    "billiard.sharedctypes", "billiard.synchronize", "celery.worker.consumer.delayed_delivery", "encodings.idna",
+    "urllib.request",
+)  # fmt: skip
+# Of the guard: what no test changes before it is imported, as it does the timeouts of `jobs_admin.worker.line`.
+_GUARD = (
+    "jobs_admin.core.lint.configuration", "jobs_admin.core.hold_release", "jobs_admin.core.report_signature",
+    "jobs_admin.core.worker_acl", "jobs_admin.core.stream", "jobs_admin.core.reconnect_delay", "jobs_admin.core.lint.rules",
+    "jobs_admin.worker.breakers", "jobs_admin.worker.open_breakers", "jobs_admin.worker.pausing", "jobs_admin.worker.report",
+    "jobs_admin.worker.unread", "jobs_admin.worker.policies", "jobs_admin.worker.delays", "jobs_admin.worker.spool",
 )  # fmt: skip
 
 
 class Forked:
     """The parts of a subprocess.Popen that tests use."""
+
+    stdout: IO[str]  # of a process whose output somebody reads
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -52,6 +66,11 @@ class Forked:
         assert self.returncode is not None
         return self.returncode
 
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        self.wait(timeout)
+        with self.stdout:
+            return self.stdout.read(), None
+
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -64,14 +83,15 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-class _Forker:
-    """The process that forks, of this test process; it ends when the test process does."""
+class Forker:
+    """A process that forks: `python arguments…`, which calls `serve` with the number that comes last of them. It ends when
+    this process does.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
         ours, theirs = socket.socketpair()
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "CELERY_", "REAL_"))}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.forked", str(theirs.fileno())],
+            [sys.executable, *arguments, str(theirs.fileno())],
             cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0,
         )  # fmt: skip
         theirs.close()
@@ -86,7 +106,7 @@ class _Forker:
         with self._turn:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             with self._heard:
-                assert self._heard.wait_for(lambda: self._begun, 60), "the process that forks does not answer"
+                assert self._heard.wait_for(lambda: self._begun, 120), "the process that forks does not answer"
                 return self._begun.pop()
 
     def _listen(self) -> None:
@@ -106,14 +126,15 @@ class _Forker:
         self._process.wait()
 
 
-_forkers: dict[int, _Forker] = {}
+_forkers: dict[int, Forker] = {}
 
 
 def start(arguments: list[str], folder: Path, environment: dict[str, str], log: Path) -> Forked:
     """`python arguments…` with this log as its output, at the head of a process group of its own."""
     forker = _forkers.get(os.getpid())
     if forker is None:
-        forker = _forkers[os.getpid()] = _Forker()
+        known = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "CELERY_", "REAL_"))}
+        forker = _forkers[os.getpid()] = Forker(["-m", "tests.kit.forked"], known)
         atexit.register(forker.stop)
     return forker.start({"arguments": arguments, "folder": str(folder), "environment": environment, "log": str(log)})
 
@@ -121,13 +142,13 @@ def start(arguments: list[str], folder: Path, environment: dict[str, str], log: 
 # --- the process that forks --------------------------------------------------------------------------------------
 
 
-def _serve(place: int) -> None:
+def serve(place: int, become: Callable[[dict[str, Any]], None]) -> None:
+    """Fork for each request, whose process becomes what `become` makes of it, and say when one has ended."""
     import gc
-    import importlib
     import selectors
 
-    for name in _IMPORTED:
-        importlib.import_module(name)
+    from jobs_admin.core.child_process import die_with_parent
+
     gc.collect()
     gc.freeze()  # what is here before the fork is looked at by no worker's collector
     connection = socket.socket(fileno=place)
@@ -154,7 +175,15 @@ def _serve(place: int) -> None:
                 request = json.loads(line)
                 pid = os.fork()
                 if pid == 0:
-                    _become(request, [connection, woken, waker], reading)
+                    die_with_parent()  # tests that are killed leave nothing behind
+                    os.setpgid(0, 0)
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    reading.close()
+                    for end in (connection, woken, waker):
+                        end.close()
+                    become(request)
+                    sys.exit()
                 with contextlib.suppress(OSError):
                     os.setpgid(pid, pid)  # whoever comes first: it can be ended by its group as soon as it is told of
                 _report(connection, begun=pid)
@@ -176,16 +205,10 @@ def _report(connection: socket.socket, **what: int) -> None:
     connection.setblocking(False)
 
 
-def _become(request: dict, open_here: list[socket.socket], reading) -> None:
-    """The worker: as `python -m module` begins, but for what was imported already. Ends as an interpreter does."""
+def _become_worker(request: dict[str, Any]) -> None:
+    """As `python -m module` begins, but for what was imported already. Ends as an interpreter does."""
     import runpy
 
-    os.setpgid(0, 0)
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    reading.close()
-    for end in open_here:
-        end.close()
     log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.dup2(log, 1), os.dup2(log, 2), os.close(log)
     os.environ.clear()
@@ -195,8 +218,12 @@ def _become(request: dict, open_here: list[socket.socket], reading) -> None:
     _, module, *rest = request["arguments"]
     sys.argv = ["", *rest]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-    sys.exit()
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    import importlib
+
+    for name in (*_IMPORTED, *_GUARD):
+        importlib.import_module(name)
+    assert "jobs_admin.worker.line" not in sys.modules
+    serve(int(sys.argv[1]), _become_worker)

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import secrets
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,12 +25,75 @@ from tests.kit import migrated
 from tests.kit.desks import BEGIN, BURY
 from tests.kit.up import ROOT, SILENT
 
+# Forks for each command or code that is requested, where the imports have ended: they take seconds of a processor.
+_FORKS = """
+import importlib, runpy
+import dashboard.urls
+from django import conf
+for requested in map(json.loads, sys.stdin):
+    if child := os.fork():
+        say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        continue
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number in (1, 2):
+        os.dup2(os.open(requested["output"], os.O_WRONLY | os.O_APPEND), number)
+    if requested["variables"]:
+        os.environ.update(requested["variables"])
+        importlib.reload(sys.modules["dashboard.settings"])
+        conf.settings._wrapped = conf.Settings("dashboard.settings")
+    if requested["code"]:
+        exec(requested["code"])
+    else:
+        sys.argv = ["manage.py", *requested["arguments"]]
+        runpy.run_path("manage.py", run_name="__main__")
+    sys.exit()
+"""
+
+
+class _Forks:
+    """The process that forks: one a test process, with the variables of the installation that ran a command last."""
+
+    process: subprocess.Popen[str] | None = None
+    known: dict[str, str] | None = None
+
+    @classmethod
+    def run(cls, known: dict[str, str], output: Path, within_s: int, **requested: Any) -> int:
+        """Return the exit code."""
+        if cls.known != known:
+            cls.end()
+            cls.known = dict(known)
+            cls.process = subprocess.Popen(
+                [sys.executable, "-c", BEGIN + BURY + _FORKS], cwd=ROOT, env=known, text=True, process_group=0,
+                preexec_fn=die_with_parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+        output.write_text("")
+        print(json.dumps({"output": str(output), **requested}), file=cls.process.stdin, flush=True)
+        if not select.select([cls.process.stdout], [], [], within_s)[0]:
+            os.killpg(cls.process.pid, signal.SIGKILL)
+            cls.end()
+            raise TimeoutError(f"not done in {within_s} s: {requested}")
+        return int(cls.process.stdout.readline())
+
+    @classmethod
+    def end(cls) -> None:
+        if cls.process is not None:
+            cls.process.stdin.close()
+            cls.process.stdout.close()
+            cls.process.wait()
+        cls.process = cls.known = None
+
 
 class Installation:
-    """Settings and processes of one desk. Its database is SQLite, or PostgreSQL where the run of the suite is on it."""
+    """Settings and processes of one desk. Its database is SQLite, or PostgreSQL where the run of the suite is on it.
 
-    def __init__(self, folder: Path, store: str, *, is_empty: bool = False, **variables: str) -> None:
-        self.folder = folder
+    With `forks` a command begins where the imports of another process have ended; with further variables of Redrive it
+    reads its settings again. What is killed starts afresh.
+    """
+
+    def __init__(
+        self, folder: Path, store: str, *, is_empty: bool = False, forks: bool = False, **variables: str
+    ) -> None:
+        self.folder, self._forks = folder, forks
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.variables = {
             **{name: value for name, value in os.environ.items() if not name.startswith(SILENT)},
@@ -58,9 +123,16 @@ class Installation:
 
     def run(self, *arguments: str, code: str = "", expect: int = 0, within_s: int = 300, **variables: str) -> str:
         """Run a command of `manage.py`, or Python code with Django set up, and return its output."""
-        with self.start(*arguments, code=code, **variables) as process:
-            output = process.communicate(timeout=within_s)[0]
-        assert process.returncode == expect, output
+        if self._forks and all(name.startswith("REDRIVE_") for name in variables):
+            printed = self.folder.with_name(f"{self.folder.name}-printed")
+            given = {name: value for name, value in self.variables.items() if value}
+            returned = _Forks.run(given, printed, within_s, arguments=arguments, code=code, variables=variables)
+            output = printed.read_text()
+        else:
+            with self.start(*arguments, code=code, **variables) as process:
+                output = process.communicate(timeout=within_s)[0]
+            returned = process.returncode
+        assert returned == expect, output
         assert "Traceback" not in output, output
         return output
 

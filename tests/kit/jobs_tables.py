@@ -123,11 +123,12 @@ class OnSQLite(Table):
 
 class OnPostgreSQL(Table):
     create = POSTGRESQL
+    template = "template1"
 
     def __init__(self, url: str, name: str):
         self.server, self.name = url, name
         with psycopg.connect(url, autocommit=True) as admin:
-            admin.execute(f"CREATE DATABASE {name}")
+            admin.execute(f"CREATE DATABASE {name} TEMPLATE {self.template}")
         self.url = re.sub(r"/postgres$", f"/{name}", url)
         self.options = {}
         self.connection = psycopg.connect(self.url, autocommit=True)

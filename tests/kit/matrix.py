@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,15 +26,18 @@ from django.http import HttpResponse
 from django.utils import timezone
 
 from dashboard.web.rights import Address, addresses
-from dashboard.web.routing import escaped
 from jobs_admin import config
 from jobs_admin.core import keys, policy
+from jobs_admin.core.path_segment import escaped
 from jobs_admin.db import audit
 from jobs_admin.models import (
     Alert,
     AlertEvent,
     ApiToken,
     Attempt,
+    Automation,
+    AutomationDecision,
+    BreakerEvent,
     Channel,
     Delivery,
     DepthSample,
@@ -42,6 +46,7 @@ from jobs_admin.models import (
     Group,
     GroupCounter,
     GroupRule,
+    GroupSource,
     Notice,
     Pause,
     Payload,
@@ -56,6 +61,7 @@ from jobs_admin.models import (
     Rule,
     Runbook,
     SavedView,
+    SecondFactor,
     Silence,
     Source,
     SourceKey,
@@ -131,6 +137,7 @@ def create_rows(source: str, word: str) -> Rows:
 
     [failure], [discarded], [quarantined] = bury(1), bury(1, state="discarded"), bury(1, state="quarantined")
     Group.objects.filter(pk=group.pk).update(representative=failure)
+    create_part(group, source, word)
     replays = [create_replay(source, word, state, bury(4, state="replaying"), group) for state in ("running", "paused")]
     for step in (60, 900, 3600):
         at = now.replace(minute=0, second=0, microsecond=0)
@@ -149,11 +156,37 @@ def create_rows(source: str, word: str) -> Rows:
     with transaction.atomic():
         event = audit.record(ENGINE, f"{word}.act", f"failure:{failure.pk}", source=source, reason=f"{word} reason")
     more = {"failure": failure, "group": group, "replay": replays[0], "source": Source.objects.get(pk=source)}
+    more["dependency"] = f"{word}.example"
     more |= {"auditevent": event, "apitoken": token, "grouprule": rule, "worker": worker}
     more |= {"policyversion": create_policy(source, word)} | create_delivery(source, word)
     more |= create_alert(source, word, more["notice"])
     more["pause"] = Pause.objects.create(
         source=source, queue=f"{word}-queue", reason=f"{word} reason", created_at=now, created_by=f"{word}-author"
+    )
+    name = more["policyversion"].name
+    config.store().hset(
+        keys.breakers(source),
+        name,
+        b'1 {"state":"open","held":%d,"evidence":{"first_error":"%s error"}}' % (number, word.encode()),
+    )
+    more["breakerevent"] = BreakerEvent.objects.create(
+        source=source, name=name, at=now, from_state="closed", to_state="open", why=f"{word} why", on_hold=number
+    )  # fmt: skip
+    more["automation"] = Automation.objects.create(
+        name=f"{word}-automation", source=source, query=f"queue:{word}-queue", min_jobs=number, quiet_s=60, cooldown_s=60,
+        cap_per_hour=number, act="replay", parameters={"pace": {"style": "careful"}}, note=f"{word} note", mode="live",
+        owner_name=f"{word}-owner", created_at=now, changed_at=now, why_not=f"{word} why", tripped_at=now,
+        why_tripped=f"{word} tripped",
+    )  # fmt: skip
+    more["automationdecision"] = AutomationDecision.objects.create(
+        automation=more["automation"],
+        n=1,
+        at=now,
+        version=1,
+        state="done",
+        jobs=number,
+        text=f"{word} text",
+        replay=replays[0],
     )
     more["reschedule"] = Reschedule.objects.create(
         source=source, state="done", query=f"{word}", scope_max_id=number, below=0, change={"max_attempts": 5}, actor=f"{word}-actor",
@@ -228,7 +261,7 @@ def create_policy(source: str, word: str, name: str = "") -> PolicyVersion:
     for number, ended in ((1, now), (2, None)):
         match = {"source": source, "queue": f"{word}-queue", "task": f"{word}.task"}
         fields = {"name": name or f"{word}-policy", "match": match, "max_attempts": number + 1, "note": f"{word} note"}
-        document = policy.document(policy.parse(fields))
+        document = policy.document(policy.parse(fields | {"breaker": {}}))
         made = PolicyVersion.objects.create(
             document=document, version=number, is_published=not ended, ended_at=ended, **version
         )
@@ -240,7 +273,15 @@ def create_group(error_type: str, word: str, number: int = NUMBER) -> Group:
     return Group.objects.create(
         fingerprint=f"v1-{hashlib.sha256(error_type.encode()).hexdigest()[:24]}", error_type=error_type,
         message=f"{word} message", culprit=f"{word}.py in {word}", count=number, note=f"{word} note",
-        runbook_url=f"https://{word}.example/", first_seen=now - timedelta(hours=3), last_seen=now,
+        runbook_url=f"https://{word}.example/", issue_url=f"https://{word}.example/issue/1", first_seen=now - timedelta(hours=3), last_seen=now,
+    )  # fmt: skip
+
+
+def create_part(group: Group, source: str, word: str) -> None:
+    """The part of a group at a source, with its dependency."""
+    GroupSource.objects.create(
+        group=group, source=source, error_type=group.error_type, message=f"{word} message", first_seen=group.first_seen,
+        last_seen=group.last_seen, dependency=f"{word}.example", dependency_reason=f"{word} reason", dependency_by=f"{word}-setter",
     )  # fmt: skip
 
 
@@ -274,9 +315,11 @@ def create_desk(settings: Any, folder: Any) -> Desk:
     """Two sources, and what belongs to both. The store must be there."""
     file = folder / "sources.toml"
     file.write_text("".join(f'[sources.{name}]\nbackend = "memory"\nurl = "memory:"\n' for name in (SHOP, BANK)))
-    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
-    settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
-    settings.REDRIVE = settings.REDRIVE | {"SECURITY_CONTACT": ["mailto:security@example.com"]}
+    settings.REDRIVE = settings.REDRIVE | {
+        "SOURCES": str(file),
+        "PAYLOAD_KEYS": [Fernet.generate_key().decode()],
+        "SECURITY_CONTACT": ["mailto:security@example.com"],
+    }
     for answer in (config.sources, config.store, config.payload_keys, config.adapter):
         answer.cache_clear()
     shop, bank = create_rows(SHOP, CANARY), create_rows(BANK, "plain")
@@ -295,6 +338,7 @@ def create_desk(settings: Any, folder: Any) -> Desk:
             first_job_id=f"{word}-s", job_id=f"{word}-s", error_type="SharedError", message=f"{word} told",
             first_failed_at=now, failed_at=now, received_at=now, tenant=f"{word}-tenant", host=f"{word}-host",
         )  # fmt: skip
+        create_part(shared, source, word)
         Attempt.objects.bulk_create(
             Attempt(
                 failure=job, run=1, attempt=n, kind="exception", job_id=job.job_id, group=shared, ended_at=now,
@@ -343,9 +387,19 @@ PEOPLE: dict[str, dict[str, str] | None] = {
 
 
 def come(name: str, *, staff: bool = False) -> Browser:
-    """The browser of one of PEOPLE."""
+    """The browser of one of PEOPLE. Who is not logged in has a session of the first step, in both of its forms."""
     client = Browser()
-    if PEOPLE[name] is not None:
+    if PEOPLE[name] is None:
+        user = get_user_model().objects.create_superuser("p-half", password="x")
+        SecondFactor.objects.create(user=user, sealed="x", last_step=0)
+        client.force_login(user)
+        session = client.session
+        session["second_step"] = {
+            "user": str(user.pk), "hash": user.get_session_auth_hash(), "after": "", "key": "", "at": time.time()
+        }  # fmt: skip
+        session.save()
+        assert client.get("/login/code/").status_code == 200
+    else:
         user = get_user_model().objects.create_user(f"p-{name}".replace(" ", "-"), password="x", is_staff=staff)
         user.is_superuser = name == "root"
         user.save()
@@ -381,6 +435,7 @@ _GIVEN = {"q": "", "at": "0", "from": "0", "left": "1.1", "right": "1.2", "since
 _GIVEN_TO: dict[str, dict[str, str]] = {"failure-opened": {"at": "args", "from": "0"}}
 _GIVEN_TO |= {name: {"since": ""} for name in ("incident", "incident-text")}  # the last that there was
 _BODIES: dict[str, dict[str, Any]] = {
+    "api:merge_source": {"into": "shop"},
     "api:preview_replay": {"q": "state:dead"},
     "api:start_replay": {"q": "state:dead", "reason": "because"},
     "api:preview_reschedule": {"q": "", "change": {"max_attempts": 9}},
@@ -394,6 +449,11 @@ _BODIES: dict[str, dict[str, Any]] = {
     "api:report_release": {"source": SHOP, "version": "v9"},
     "api:create_pause": {"source": SHOP, "queue": "another", "reason": "because"},
     "api:resume_pause": {},
+    "api:force_breaker": {"as": "auto"},
+    "api:create_automation": {"name": "another", "source": SHOP},
+    "api:change_automation": {"source": SHOP, "expected_version": 1},
+    "api:preview_automation": {"source": SHOP},
+    "api:approve_automation": {"expected_version": 1},
     "api:publish_policy": {"match": {"source": SHOP, "task": "t"}, "expected_version": 2},
 }
 
@@ -421,10 +481,16 @@ def _value(address: Address, name: str, pattern: str, noun: str, rows: Rows) -> 
         return rows.uncertain.n
     if name == "fingerprint":
         return rows.group.fingerprint
+    if address.name in {"dependency-detail", "api:get_dependency"}:
+        return escaped(rows.more["dependency"])
     if name == "boot":
         return "b1"  # a life of a worker, which is not gone
     if name in {"source", "queue"}:
         return escaped(rows.more.get("a_queue", rows.failure.queue) if name == "queue" else rows.failure.source)
+    if name == "name" and "/breakers/" in address.route:
+        return rows.more["policyversion"].name
+    if is_of_automation(address):
+        return rows.more["automation"].name
     if is_of_policy(address):
         return {"name": rows.more["policyversion"].name, "version": 1}[name]
     if name == "attempt_pk":
@@ -476,7 +542,9 @@ def has_object(address: Address) -> bool:
     return (
         address.name.startswith("demo")
         or is_of_policy(address)
-        or address.name in {"api:get_depth", "api:report_release"}  # named beside the address
+        or "/breakers/<" in address.route
+        or address.name in {"api:get_depth", "api:report_release", "dependency-detail", "api:get_dependency"}
+        or is_of_automation(address)
         or bool(
             named
             & {
@@ -503,12 +571,16 @@ def is_of_policy(address: Address) -> bool:
     return re.search(r"/policies/(<str:|\{|<)?.*name", address.route) is not None
 
 
+def is_of_automation(address: Address) -> bool:
+    return re.search(r"/automations/(<str:|\{|<)?.*name", address.route) is not None
+
+
 def is_of_desk(address: Address) -> bool:
     """Return whether it is about a channel or a runbook: everybody sees that there is one, who has a role on all changes it.
 
     Also a call about a source that is unknown: who has a role on all decides.
     """
-    return re.search(r"/(channel|runbook)s?(/|$)|/sources/<\w+>/(accept|discard)$", address.route) is not None
+    return re.search(r"/(channel|runbook)s?(/|$)|/sources/<\w+>/(accept|discard|merge)$", address.route) is not None
 
 
 def is_of_person(address: Address) -> bool:
@@ -584,13 +656,16 @@ _READ_ONLY = re.compile(
 )
 
 
+_SESSIONS = ("django_session", "jobs_admin_signin")  # of these each request may be one
+
+
 @contextmanager
 def writes(*allowed: str) -> Iterator[list[str]]:
     """The statements run inside that write, but for those to the tables that are allowed."""
     found: list[str] = []
 
     def note(execute: Any, sql: str, *rest: Any) -> Any:
-        if not _READ_ONLY.match(sql) and not any(f'"{table}"' in sql for table in (*allowed, "django_session")):
+        if not _READ_ONLY.match(sql) and not any(f'"{table}"' in sql for table in (*allowed, *_SESSIONS)):
             found.append(sql[:160])
         return execute(sql, *rest)
 
@@ -605,7 +680,7 @@ def digest() -> dict[str, str]:
         for table in sorted(connection.introspection.table_names(cursor)):
             columns = [c.name for c in connection.introspection.get_table_description(cursor, table)]
             shown = ", ".join(f'"{name}"' for name in columns if name != "last_login")
-            if table != "django_session":
+            if table not in _SESSIONS:
                 cursor.execute(f'SELECT {shown} FROM "{table}"')
                 found[table] = hashlib.sha256(repr(sorted(map(repr, cursor.fetchall()))).encode()).hexdigest()
     return found
@@ -635,8 +710,7 @@ IN, LOGIN, REFUSED, MISSING, NO_METHOD, TOKEN = "yes", "login", "403", "404", "4
 @pytest.fixture
 def desk(watched, settings, tmp_path, db, engine) -> Desk:
     """Two sources full of rows; the demo runs, whose partner is away."""
-    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": engine.url}
-    settings.REDRIVE = settings.REDRIVE | {"DEMO_PARTNER_URL": "http://127.0.0.1:9"}
+    settings.REDRIVE = settings.REDRIVE | {"DEMO_BROKER_URL": engine.url, "DEMO_PARTNER_URL": "http://127.0.0.1:9"}
     # Thousands of requests may take longer than a step of watch may be late.
     for step in ("ingest", "sample"):
         watched.hset(keys.steps(), step, json.dumps({"at": timezone.now().timestamp() + 3600}))

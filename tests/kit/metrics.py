@@ -12,10 +12,9 @@ from django.utils import timezone
 
 from jobs_admin import policies
 from jobs_admin.core import keys
-from jobs_admin.db import audit, totals
-from jobs_admin.db.totals import Counted
-from jobs_admin.fleet import heartbeats
-from jobs_admin.ingest import uncaptured
+from jobs_admin.db import audit, counters
+from jobs_admin.db.counters import Counted
+from jobs_admin.fleet import heartbeats, uncaptured
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import (
     Alert,
@@ -69,16 +68,16 @@ def history(fleet):
     channel = Channel.objects.create(name="chat", kind="webhook", url="https://chat.example/")
     rule = Rule.objects.create(name="many", metric="dead", threshold=1)
     for n, source in enumerate(("shop", "bank"), start=1):
-        totals.add(
+        counters.add_totals(
             {
-                Counted(totals.DIED, source, "emails", "mail"): 3 * n,
-                Counted(totals.FAILURES, source, "emails", "mail", 'Time"out\\\n'): 7 * n,
-                Counted(totals.RETRIES, source, "emails"): 4 * n,
-                Counted(totals.RECOVERED, source, "emails"): 2 * n,
-                Counted(totals.COMPLETED, source, "emails"): 90 * n,
-                Counted(totals.BUSY_S, source, "emails"): 12.5 * n,
-                Counted(totals.ENDED, source, "emails"): 97 * n,
-                Counted(totals.REFUSED, source, "unsigned"): 4 * n,
+                Counted(counters.DIED, source, "emails", "mail"): 3 * n,
+                Counted(counters.FAILURES, source, "emails", "mail", 'Time"out\\\n'): 7 * n,
+                Counted(counters.RETRIES, source, "emails"): 4 * n,
+                Counted(counters.RECOVERED, source, "emails"): 2 * n,
+                Counted(counters.COMPLETED, source, "emails"): 90 * n,
+                Counted(counters.BUSY_S, source, "emails"): 12.5 * n,
+                Counted(counters.ENDED, source, "emails"): 97 * n,
+                Counted(counters.REFUSED, source, "unsigned"): 4 * n,
             }
         )
         Source.objects.filter(name=source).update(is_reachable=source == "shop", sampled_at=now - timedelta(seconds=5))
@@ -88,7 +87,7 @@ def history(fleet):
         )  # fmt: skip
         notice = Notice.objects.create(key=f"alert-{n}", type="alert.firing", source=source, alert=alert, body={})
         Delivery.objects.create(notice=notice, channel=channel, state="parked")
-    totals.add({Counted(totals.REFUSED, "", "unknown"): 3})
+    counters.add_totals({Counted(counters.REFUSED, "", "unknown"): 3})
     replayed(["shop"], sent=2, planned=3)
     replayed(["shop", "bank"], sent=1, planned=1)
     return fleet

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from dashboard.web.rights import Address, addresses
 from tests.kit.browser import NEEDS_PLAYWRIGHT, WITHIN_S, complaints_of
+from tests.kit.endurance import IS_ON
 
 # Only `--strict` installs playwright. Without it the modules that import this one are skipped, for this reason.
 expect = pytest.importorskip("playwright.sync_api", reason=NEEDS_PLAYWRIGHT).expect
@@ -22,7 +24,21 @@ OF_THEME = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 # Of a long list its first rows: the others are of the same making.
 SEEN = {"include": [["html"]], "exclude": [["[data-rows] > :nth-child(n+9)"], ["tbody > :nth-child(n+9)"]]}
 # No pages: a file that is kept, a text, an answer to a program, a way out. The login is looked at by whom it is for.
-NO_PAGE = {"failure-export", "failure-text", "incident-text", "healthz", "readyz", "security-txt", "logout", "login"}
+NO_PAGE = {
+    "failure-export",
+    "failure-text",
+    "incident-text",
+    "healthz",
+    "readyz",
+    "security-txt",
+    "logout",
+    "login",
+    "login-code",
+    "login-set-up",
+    "second-factor",
+    "sign-on",
+    "sign-on-callback",
+}
 # Lines that are put into lists and menus of other pages, and are looked at there: nothing leads to them.
 LINES = {"palette", "failure-complete", "failure-newer", "view-tabs", "view-count", "undo", "silence-fitting"}
 
@@ -45,6 +61,11 @@ def opened(browser, url: str, size: str, **options):
 
 def faults(page, name: str) -> list[str]:
     """The faults of the page, in light and in dark, in words."""
+    return _faults(page, name, {"light": RULES, "dark": OF_THEME})
+
+
+def _faults(page, name: str, rules_of: dict[str, dict]) -> list[str]:
+    """The faults of the page as large as it is, by the rules of each theme."""
     is_missing = name.startswith("not found")
     found = [f"{name}: console: {fault}" for fault in page.complaints if not (is_missing and "404" in fault)]
     page.complaints.clear()
@@ -55,9 +76,9 @@ def faults(page, name: str) -> list[str]:
         found.append(f"{name}: has {headings + 1} headings of the first level")
     if not page.evaluate("'audit' in window"):
         page.evaluate(_axe())
-    found += [f"{name}: {fault}" for fault in _broken(page, RULES)]
-    page.emulate_media(color_scheme="dark")
-    found += [f"{name}, dark: {fault}" for fault in _broken(page, OF_THEME)]
+    for theme, rules in rules_of.items():
+        page.emulate_media(color_scheme=theme)
+        found += [f"{name}{', dark' * (theme == 'dark')}: {fault}" for fault in _broken(page, rules)]
     page.emulate_media(color_scheme="light")
     return found
 
@@ -79,13 +100,17 @@ _UNFIT = """() => {
 }"""
 
 
+# Which theme a page has at which size, by its name. Parts that only one size shows are on many pages, and so are seen in both.
+_CROSSED = ({"wide": "light", "phone": "dark"}, {"wide": "dark", "phone": "light"})
+
+
 def faults_at_sizes(page, name: str) -> list[str]:
-    """The faults of the page at each size, in both themes: it is loaded once, and made as large as it was again."""
-    before, found = page.viewport_size, []
+    """The faults of the page at each size, each in one theme, and with `--endurance` in both. It is loaded once."""
+    before, found, themes = page.viewport_size, [], _CROSSED[crc32(name.encode()) % 2]
     for size, viewport in SIZES.items():
         page.set_viewport_size(viewport)
         page.evaluate("scrollTo(0, 0)")  # an input half under the bar at the bottom counts as too small
-        found += faults(page, f"{name} {size}")
+        found += faults(page, f"{name} {size}") if IS_ON else _faults(page, f"{name} {size}", {themes[size]: RULES})
     for width in NARROW:
         page.set_viewport_size({"width": width, "height": 640})
         found += [f"{name} {width} px: {fault}" for fault in page.evaluate(_UNFIT)]

@@ -59,7 +59,7 @@ class Shop:
         self.wait_for(queues=queues, tasks=tasks)
         return time.monotonic()
 
-    def send(self, count: int, queue: str, seconds: float = 0.0, task: str = "noted", **options) -> range:
+    def send(self, count: int, queue: str, seconds: float | str = 0.0, task: str = "noted", **options) -> range:
         numbers = range(self.sent, self.sent + count)
         self.sent += count
         for n in numbers:

@@ -56,6 +56,9 @@ _OPTIONAL = {
         {"key": some.sampled_from(["tenant", "kwargs.a.b", "args.0"]), "limit": some.integers(1, 9)}
     ),
     "rate_limit": some.fixed_dictionaries({"max": some.integers(1, 1_000_000), "per_s": some.floats(0.001, 86_400)}),
+    "breaker": some.fixed_dictionaries(
+        {}, optional={"dependency": some.just("warehouse"), "max_hold_s": some.floats(1, LONGEST_S)}
+    ),
     "exhausted": some.sampled_from(["dead", "escalate"]),
     "file_lost": some.booleans(),
     "expires_at": some.datetimes(min_value=datetime(2001, 1, 1), max_value=datetime(2100, 1, 1)).map(

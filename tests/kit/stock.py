@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from celery import Celery
 
+from tests.kit import forked
 from tests.kit.celery import ROOT
 from tests.kit.waiting import wait_until
 
@@ -30,13 +30,14 @@ class StockWorker:
         name: str = "stock",
         queues: str = "",
     ) -> None:
-        self._queues = queues
+        self._broker, self._queues = broker, queues
         self.name = f"{name}@{uuid.uuid4().hex[:8]}"
         self.lines_at = folder / f"{name}-lines"
         self.lines_at.touch()
         self._log = folder / f"{self.name}.log"
         self._environment = {
             **os.environ,
+            "DJANGO_SETTINGS_MODULE": "",
             "STOCK_BROKER": broker,
             "STOCK_RESULTS": results,
             "STOCK_LINES": str(self.lines_at),
@@ -44,15 +45,13 @@ class StockWorker:
             "STOCK_EXTENDED": "1" if extended else "",
         }
         self.app = Celery("sender", broker=broker, backend=results or None, set_as_current=False)
-        self.process: subprocess.Popen[Any] | None = None
+        self.process: forked.Forked | None = None
 
     def start(self) -> StockWorker:
-        command = [sys.executable, "-m", "celery", "-A", "tests.workers.stock_app:app", "worker", "-c", "2"]
+        command = ["-m", "celery", "-A", "tests.workers.stock_app:app", "worker", "-c", "2"]
         command += ["-Q", self._queues] if self._queues else []
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "-n", self.name, "-l", "INFO"], cwd=ROOT, env=self._environment, stdout=log, stderr=log
-            )
+        self._log.touch()
+        self.process = forked.start([*command, "-n", self.name, "-l", "INFO"], ROOT, self._environment, self._log)
         wait_until(
             lambda: " ready." in self._log.read_text(),
             "the worker",
@@ -77,22 +76,16 @@ class StockWorker:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        self._end(signal.SIGTERM)
+        # A warm shutdown takes as long as a start; RabbitMQ's queues get back what a worker had first.
+        self._end(signal.SIGTERM if self._broker.startswith("amqp") else signal.SIGKILL)
         self.app.close()
 
     def _end(self, number: int) -> None:
         if self.process is not None and self.process.poll() is None:
-            children = subprocess.run(
-                ["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False
-            ).stdout.split()
             self.process.send_signal(number)
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-            if number == signal.SIGKILL:
-                for child in children:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(int(child), signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0 if number == signal.SIGKILL else 20)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
         self.process = None

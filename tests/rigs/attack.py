@@ -26,7 +26,7 @@ for name in ("mallory", "vera", "rita", "rosa", "ruth"):
     Role.objects.get_or_create(user=user, source="*", defaults={"role": "viewer"})
     session = SessionStore()
     session[SESSION_KEY], session[HASH_SESSION_KEY] = str(user.pk), user.get_session_auth_hash()
-    session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    session[BACKEND_SESSION_KEY] = "dashboard.web.second_step.Passwords"
     session.save()
     token = secrets.token_hex(16)
     found[name] = f"sessionid={session.session_key}; csrftoken={token}"

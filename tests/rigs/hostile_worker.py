@@ -143,8 +143,7 @@ class Victim:
     def desk_reads_all(self) -> None:
         """Every step of `watch` that reads what workers write, until nothing is left."""
         from jobs_admin import ingest, policies, replays
-        from jobs_admin.fleet import configurations, heartbeats, stranded
-        from jobs_admin.ingest import uncaptured
+        from jobs_admin.fleet import configurations, heartbeats, stranded, uncaptured
         from jobs_admin.ingest.lost_jobs import CONFIRM_SILENCE_S, Reaper
         from jobs_admin.models.access import ENGINE
         from jobs_admin.retries import awaiting, promoting

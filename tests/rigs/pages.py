@@ -30,8 +30,15 @@ class Page:
 
     _open = threading.local()  # a connection to each server, a client
 
-    def __init__(self, port: int, path: str, cookie: str = "", token: str = "") -> None:
-        self.port, self.path, self.cookie = port, path, cookie
+    def __init__(
+        self,
+        port: int,
+        path: str,
+        cookie: str = "",
+        token: str = "",
+        server: subprocess.Popen[bytes] | None = None,  # if its processor time is measured
+    ) -> None:
+        self.port, self.path, self.cookie, self.server = port, path, cookie, server
         self.headers = {"Cookie": cookie, "Accept-Encoding": "gzip, deflate, br"}
         if token:
             self.headers["Authorization"] = f"Bearer {token}"
@@ -157,7 +164,8 @@ class Desk:
             known = json.loads(self.run("bench/pages.py", "--prepare"))
             with granian(environment, "/healthz") as (port, process):
                 self.process = process
-                self.pages = {name: Page(port, path, known["cookie"]) for name, path in known["pages"].items()}
+                cookie = known["cookie"]
+                self.pages = {name: Page(port, path, cookie, server=process) for name, path in known["pages"].items()}
                 self.pages["list"].fetch()
                 self.figures = {
                     "failures by state": known["states"],
@@ -287,6 +295,13 @@ def fetched(page: Page, url: str, takes: str) -> tuple[dict[str, str], bytes]:
     if answer.headers.get("Content-Encoding") == "gzip":
         gzip.decompress(body)  # or it is none
     return dict(answer.headers), body
+
+
+def processor_s(process: subprocess.Popen[bytes]) -> float:
+    """Seconds of processor that granian's threads, and those of its worker, have used."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    tasks = [task for pid in (process.pid, *children) for task in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def uss(process: subprocess.Popen[bytes]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import redis
 from kombu import Connection
 
+from tests.kit.forked import Forked
 from tests.kit.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,7 @@ class Havoc:
     rate: float | None
     outcome_within_s: int
     seed: int
-    on_rabbitmq: bool = False
+    on_rabbitmq: str = ""  # its URL, where it is the broker
     kills: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
 
@@ -51,13 +52,7 @@ class Havoc:
         self.engine = Engine(self.folder / "engine").start()
         self.stack.callback(lambda: self.engine.stop())
         self.port = free_port()
-        self.broker = self.engine.url
-        if self.on_rabbitmq:
-            from tests.kit.rabbitmq import Node
-
-            node = Node(self.folder / "node").start()
-            self.stack.callback(node.stop)
-            self.broker = node.url
+        self.broker = self.on_rabbitmq or self.engine.url
         self.desk = Desk(self.folder, self.engine.url)
         sources = self.folder / "sources.toml"
         sources.write_text(
@@ -70,27 +65,28 @@ class Havoc:
         self.parts = {"watch": self._watch(), "sender": self._sender(), "web": self._web()}
         self.stack.callback(self._stop_parts)
         self.worker = RealWorker(self.broker, self.engine.url, pool="solo", concurrency=1, queues="emails").start()
-        self.stack.callback(self.worker.stop)
+        self.stack.callback(self.worker.kill)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
-    def _start(self, *command: str) -> subprocess.Popen[bytes]:
-        log = (self.folder / "parts.log").open("ab")
-        with log:
-            return subprocess.Popen(
-                [sys.executable, *command], cwd=ROOT, env=self.desk.environment, stdout=log, stderr=log, process_group=0
-            )
+    def _watch(self, steps: str = "ingest,settle,lay,reconcile") -> Forked:
+        code = f"from django.core.management import call_command\ncall_command('watch', '--only', {steps!r})"
+        return self._run(code)
 
-    def _watch(self) -> subprocess.Popen[bytes]:
-        return self._start("manage.py", "watch", "--only", "ingest,settle,lay,reconcile")
+    def _run(self, code: str) -> Forked:
+        return self.desk.start(code, self.folder / "parts.log")
 
-    def _sender(self) -> subprocess.Popen[bytes]:
-        return self._start("manage.py", "watch", "--only", "send")
+    def _sender(self) -> Forked:
+        return self._watch("send")
 
     def _web(self) -> subprocess.Popen[bytes]:
-        return self._start("-m", "dashboard.web", f"127.0.0.1:{self.port}")
+        command = [sys.executable, "-m", "dashboard.web", f"127.0.0.1:{self.port}"]
+        with (self.folder / "parts.log").open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=ROOT, env=self.desk.environment, stdout=log, stderr=log, process_group=0
+            )
 
     def _stop_parts(self) -> None:
         for process in self.parts.values():
@@ -181,7 +177,7 @@ class Havoc:
             return connection.default_channel.queue_declare("emails", passive=True).message_count
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes] | Forked) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -22,8 +22,8 @@ from jobs_admin.core import keys
 from jobs_admin.db import audit_anchor
 from jobs_admin.desk import overview
 from jobs_admin.failures import quarantine
-from jobs_admin.fleet import configurations, heartbeats, stranded
-from jobs_admin.ingest import lost_jobs, suspects, uncaptured  # fmt: skip
+from jobs_admin.fleet import configurations, heartbeats, stranded, uncaptured
+from jobs_admin.ingest import lost_jobs, suspects  # fmt: skip
 from jobs_admin.models.access import ENGINE
 from jobs_admin.queues import liveness
 from jobs_admin.retries import draining

@@ -158,7 +158,12 @@ def _report(rng: random.Random, source: str, one: str, error: str, message: str,
 
 def _write_words(rng: random.Random, source: str, one: str, viewer: Viewer, groups: list[Group]) -> None:
     for group in rng.sample(groups, 2):
-        fields = {"note": f"{one} note", "runbook_url": f"https://{one}.example/", "assignee": viewer.name}
+        fields = {
+            "note": f"{one} note",
+            "runbook_url": f"https://{one}.example/",
+            "issue_url": f"https://{one}.example/",
+            "assignee": viewer.name,
+        }
         group_changes.change(viewer, group, fields, reason=f"{one} reason")
         if rng.random() < 0.5:
             group_changes.change(viewer, group, {"state": rng.choice(("resolved", "muted"))}, reason=f"{one} reason")

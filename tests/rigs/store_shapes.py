@@ -18,8 +18,10 @@ from typing import Any
 
 import redis
 
+from dashboard.holds import breaker_page
 from jobs_admin import config, holds, ingest
 from jobs_admin.core import keys, untrusted
+from jobs_admin.core.breaker import Breaker, Outcome
 from jobs_admin.core.coverage import Coverage, Gap, Minute, WorkerCoverage, parse
 from jobs_admin.core.lint import configuration as lint_configuration
 from jobs_admin.core.lint import options as lint_options
@@ -27,11 +29,12 @@ from jobs_admin.core.report_signature import SigningKey, sign
 from jobs_admin.db import audit_anchor
 from jobs_admin.failures import quarantine
 from jobs_admin.fleet import heartbeats, stranded, worker_store
+from jobs_admin.holds import breaker_history, breakers
 from jobs_admin.ingest import lost_jobs
 from jobs_admin.models import Pause, PolicyVersion, Source
 from jobs_admin.models.access import ENGINE
 from jobs_admin.policies import pushing
-from jobs_admin.policies.budgets import budgets
+from jobs_admin.policies.running import budgets
 from jobs_admin.queues import coverage, liveness
 from jobs_admin.retries import delayed, draining, promoting
 from jobs_admin.sources import connect
@@ -208,8 +211,14 @@ def _claim() -> None:
     draining.bury("shop", delayed.Place(_delays(), None))
 
 
+def _release() -> None:
+    _delays().count_all_holds()
+    _delays().release("partner", 3, "1:1790000000000")
+    _claim()
+
+
 _HEAD = {"job_id": "j", "attempt": 2, "task": "t", "queue": "emails", "policy": "p@1", "list": "emails", "tag": "x", "unacked": "unacked",
-         "unacked_index": "unacked_index", "mark": "m"}  # fmt: skip
+         "unacked_index": "unacked_index", "mark": "m", "breaker": "partner", "index": keys.holds("shop", "partner")}  # fmt: skip
 
 
 def _put_due_job(store: redis.Redis, shape: bytes) -> None:
@@ -254,11 +263,42 @@ def _obey_pauses() -> None:
     json.dumps(one.describe())
 
 
+_BREAKER = Breaker("partner")
+_BREAKER.note([Outcome(False, subject=str(number), kind="connection") for number in range(30)], 1_790_000_000.0)
+_BREAKER.force("open", 1_790_000_001.0, until=1_790_000_600.0, by="ann", reason="maintenance")
+
+
+def _read_breakers() -> None:
+    """As the worker does that releases jobs."""
+    for value in [*config.store().hgetall(keys.breakers("shop")).values()][:50]:
+        breaker = Breaker.parse("partner", value)
+        for second in range(3):
+            now = 1_790_000_000.0 + 400 * second
+            breaker.note([Outcome(False, subject="j"), Outcome(True, ticket=breaker.ticket(now))], now)
+            breaker.released(breaker.tick(now, 5), now, breaker.ticket(now))
+            breaker.admits(breaker.ticket(now), now, "t")
+        breaker.render()
+
+
 def _push_pauses() -> None:
     Pause.objects.get_or_create(
         source="shop", queue="emails", resumed_at=None, defaults={"created_at": datetime.now(UTC)}
     )
     holds.step(datetime.now(UTC))
+
+
+_ON_HOLD = {"at": 1.79e9, "breakers": {"partner": {"count": 700, "sampled": 300, "queues": {"webhooks": 300}, "tasks": {"t": 300},
+            "tenants": {"acme": 300}, "jobs": [{"job_id": "j", "task": "t", "queue": "webhooks", "tenant": "acme"}]}}}  # fmt: skip
+
+
+def _show_breakers() -> None:
+    now = datetime.now(UTC)
+    Source.objects.get_or_create(name="shop")
+    for one in breakers.listing(ENGINE).rows:
+        breaker_page.sentence(one, now)
+        breaker_page.closing_text(one)
+        breakers.on_hold(one)
+    breaker_history.step(now)
 
 
 def _deep_reap() -> None:
@@ -376,9 +416,19 @@ KEYS: dict[str, Key] = shapes.KEYS | {
     "bullmq-kept": Key({"a": 1}, _put_saved, (_refused_or(_read_saved),), keys.bullmq_kept("shop")),
     "policies": Key(_DOCUMENT, _hash(keys.policies(), "p", "q"), (pushing.push, _poll), keys.policies()),
     "policies-version": Key(1, _text(keys.policies_version()), (pushing.push, _poll), keys.policies_version()),
+    "breakers": Key(
+        _BREAKER.as_dict(),
+        lambda store, shape: store.hset(keys.breakers("shop"), "partner", b"7 " + shape),
+        (_read_breakers, _show_breakers),
+        keys.breakers("shop"),
+    ),
+    "on-hold": Key(_ON_HOLD, _text(keys.on_hold("shop")), (_show_breakers,), keys.on_hold("shop")),
     "pauses": Key(_PAUSES, _text(keys.pauses("shop")), (_obey_pauses, _push_pauses), keys.pauses("shop")),
     "due": Key("j:2", _scored(keys.due("shop"), "j:2"), (_promote, _claim), keys.due("shop")),
     "due-jobs": Key(_HEAD, _put_due_job, (_promote, _claim), keys.due_jobs("shop")),
+    "held": Key("j:2", _scored(keys.holds("shop", "partner"), "j:2"), (_release,), keys.holds("shop", "partner")),
+    "held-places": Key(1, _hash(keys.holds("shop", "partner") + ":places", "0:"), (_release,)),
+    "held-breakers": Key("partner", _members(keys.holding_breakers("shop")), (_release,), keys.holding_breakers("shop")),
     "due-claims": Key("claim", _hash(keys.due_claims("shop"), "j:2"), (_claim, _promote), keys.due_claims("shop")),
     "budget": Key(1.0, _hash(keys.budget("shop"), "p"), (_budget,), keys.budget("shop")),
 }  # fmt: skip
@@ -397,8 +447,9 @@ NAMED_BY: dict[str, Sequence[str]] = {
     "ledger": ["ledger", "ledger-epoch"], "removals": ["removals"],
     "dead_letters": ["dead-letters-owed", "dead-letters-owed-names", "dead-letters-taking", "dead-letters-taken", "dead-letters-held"],
     "whole_since": ["whole-since"], "sent": ["sent"], "copies": ["copies", "copies-places"], "bullmq_kept": ["bullmq-kept"],
-    "policies": ["policies"], "policies_version": ["policies-version"], "pauses": ["pauses"], "due": ["due"], "due_jobs": ["due-jobs"],
-    "due_claims": ["due-claims"], "budget": ["budget"], "source_of": ["sources-found"],
+    "policies": ["policies"], "policies_version": ["policies-version"], "pauses": ["pauses"],
+    "breakers": ["breakers"], "on_hold": ["on-hold"], "due": ["due"], "due_jobs": ["due-jobs"],
+    "due_claims": ["due-claims"], "holds": ["held", "held-places"], "holding_breakers": ["held-breakers"], "budget": ["budget"], "source_of": ["sources-found"],
     "coverage": ["coverage"],
     "shared": ["shared-workers", "shared-in-hand", "shared-dropped", "shared-kept"],
 }  # fmt: skip
@@ -408,6 +459,8 @@ NOT_HERE = {
     "crash": "read by workers' scripts alone, in the step that counts a start",
     "leases": "read by workers' scripts alone",
     "starts": "read by workers' scripts alone",
+    "due_gone": "read by the scripts of delayed jobs alone, by members that are keys of theirs",
+    "older_desk": "only whether it exists is read",
     "once": "set, and never read",
     "store_id": "compared with that of a backup, as bytes",
 }

@@ -11,7 +11,7 @@ PASTED = [json.loads(line) for line in (Path(__file__).parent / "pasted.jsonl").
 
 _PIECES = [
     "queue:", "error:", "-error:", "message:", "kwargs.customer.id:", "-args.0:", "trace:", "attempts:", "age:", "since:",
-    "until:", "state:", "tenant:", "host:", "group:v1-", "replay:", "priority:", "policy:", "kind:", "source:", "task:",
+    "until:", "state:", "tenant:", "host:", "group:v1-", "dependency:", "replay:", "priority:", "policy:", "kind:", "source:", "task:",
     "OR", " OR ", "(", ")", '"', "\\", '\\"', "-", '-"', "*", ",", " ", "  ", "a", "b.c", "x y", ":", "=", ">=", "<2d", "3",
     "2..5", "foo:", "'", "dead", "*", "any", "2026-11-20T10:00Z", "\n", "\t", "é", "\u2028", "[", "]", "timeout", "Read*",
     "ReadTimeoutError", "%", "_", "&", "|", "!", "->", "<->", ":*", "NEAR", "NOT", "AND", "\0", "\ud800", "😀", "t.read",

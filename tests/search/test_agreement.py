@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import transaction
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jobs_admin import failures
@@ -17,6 +17,7 @@ from jobs_admin.models import Attempt, Failure, Replay, ReplayItem, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.search import failure_search
 from jobs_admin.search.failure_search import FailureSearch
+from tests.kit.endurance import times
 from tests.kit.searching import NOW, bury
 from tests.search import world
 
@@ -150,9 +151,10 @@ FIELDS = {
     "kind": ["exception", "hard_limit", "*l*"],
     "state": ["dead", "recovered", "re*", "any"],
     "group": ["v1-0", "v1-2", "v1-*"],
+    "dependency": ["api.example.com", "Postgresql", "10.0.0.5:5432", "aws", "a*", "*:*", "nothing", "*"],
     "error": ["timeout", "ReadTimeoutError", "Error", "Mem*", "=KeyError", "x"],
-    "message": ["timeout", "failed", "errno -2", "=", "Read*out", "%"],
-    "trace": ["billing.py", "in charge", "sendmail", "nothing", "mail*"],
+    "message": ["timeout", "failed", "errno -2", "=", "Read*out", "%", world.EVENT],
+    "trace": ["billing.py", "in charge", "sendmail", "nothing", "mail*", world.TRACE, world.EVENT.upper()],
     "kwargs.customer.id": ["42", "4*", "43"],
     "kwargs.email": ["ann@example.org", "ann*", "BOB@example.org", "*"],
     "kwargs.password": ["secret", "*"],
@@ -161,7 +163,8 @@ FIELDS = {
     "kwargs.cut.id": ["42"],
 }
 WORDS = ["timeout", "read", "timeouterror", "READTIMEOUT", "-2", "errno", "order-4711", "10.0.0.5", "9s6XKzkNRiz", "ärger",
-         "Read*", "s3*", "Read*ut", "*imed", "job-7", "again-3", "a_b", "econnrefused", "FATAL", "nothing"]  # fmt: skip
+         "Read*", "s3*", "Read*ut", "*imed", "job-7", "again-3", "a_b", "econnrefused", "FATAL", "nothing",
+         world.TRACE, world.EVENT, f"00-{world.TRACE}-00f067aa0ba902b7-01", "10*", f"{world.EVENT[:8]}*"]  # fmt: skip
 
 
 def value(text: str) -> str:
@@ -196,8 +199,12 @@ GROUPS = st.lists(MATCHES | NUMBERS, min_size=1, max_size=3).map(lambda parts: f
 SEARCHES = st.lists(LEAVES | GROUPS | st.just("OR"), max_size=5).map(" ".join)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(50, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=SEARCHES)
+@example(text=f"state:any {world.TRACE} {world.EVENT.upper()}")
+@example(text=f"state:any -trace:{world.TRACE}")
+@example(text=f"state:any trace:{world.EVENT},billing.py")
+@example(text=f"state:any 00-{world.TRACE}-00f067aa0ba902b7-01 OR 10*")
 def test_any_search_finds_what_python_decides(failures_of_world, monkeypatch, text):
     monkeypatch.setattr(failure_search, "_WINDOWS", 10**9)  # of every id
     query = parse(text, NOW)
@@ -211,7 +218,7 @@ def test_any_search_finds_what_python_decides(failures_of_world, monkeypatch, te
     assert parse(format(query), NOW) == query
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(20, 50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=SEARCHES)
 def test_pages_meet_and_a_viewer_sees_only_the_own_sources(failures_of_world, text):
     viewer = Viewer("ann", {"bank": "viewer"})
@@ -242,6 +249,8 @@ def test_every_way_to_a_page_gives_the_same(failures_of_world, monkeypatch, few,
                  "until:2d", "until:2d state:* kind:lost", "since:5d until:2d", "read until:3d", "-since:2d read",
                  "tenant:Acme queue:emails", "read OR kind:lost", "(read state:gone) OR attempts:1 queue:emails",
                  "e* OR (kind:lost state:*) OR priority:5", "-age:>3d OR read", "*ead OR kind:lost", "group:none tenant:Acme", "read priority:high,low", "priority:low queue:emails",
+                 "dependency:api.example.com", "dependency:a* queue:emails", "-dependency:*", "dependency:postgresql state:*", "read -dependency:aws",
+                 "dependency:aws,postgresql OR tenant:Acme", "dependency:127.0.0.1:6379 state:* kind:lost", "dependency:none state:*",
                  "queue:emails group:none state:*", "(read OR kind:lost) (t* OR attempts:1) (e* OR queue:emails)"):  # fmt: skip
         wanted = world.expected(parse(text, NOW), failures_of_world)
         assert [row.pk for row in failures.search(ENGINE, text, now=NOW, limit=500).rows] == wanted, text

@@ -13,7 +13,7 @@ from jobs_admin.core import search_terms
 from jobs_admin.core.priority import REDIS, level
 from jobs_admin.core.query import Age, All, Any, Match, Numbers, Text, Time
 from jobs_admin.ingest import indexing
-from jobs_admin.models import Failure, Group, Traceback
+from jobs_admin.models import Failure, Group, GroupSource, Traceback
 
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
 
@@ -35,6 +35,20 @@ STACKS = [
     '  File "/srv/shop/billing.py", line 7, in charge\n    gateway.pay(order)\n',
     '  File "/srv/shop/mail.py", line 9, in send\n    smtp.sendMail(to)\n',
 ]
+# (group, source) -> the dependency; a group may have another one, or none, at another source.
+DEPENDENCIES = {
+    ("v1-0", "shop"): "api.example.com",
+    ("v1-0", "bank"): "api.example.com",
+    ("v1-1", "shop"): "api.example.com",
+    ("v1-3", "shop"): "10.0.0.5:5432",
+    ("v1-3", "bank"): "postgresql",
+    ("v1-5", "shop"): "",
+    ("v1-5", "bank"): "aws",
+    ("v1-7", "bank"): "127.0.0.1:6379",
+}
+# Ids in other tools: of a trace, of a Sentry event. The first begins like a word of an error.
+TRACE, EVENT = "10" + "4a" * 15, "cafe" * 8
+HEADERS = ["", f'{{"traceparent": "00-{TRACE}-00f067aa0ba902b7-01"}}']
 ARGUMENTS = [
     ("[]", '{"customer": {"id": 42}, "email": "ann@example.org"}'),
     ('[{"tenant": "Acme"}, 42]', "{}"),
@@ -50,6 +64,13 @@ def make(seed: int = 1, n: int = 60) -> list[Failure]:
         Group.objects.create(fingerprint=f"v1-{i}", error_type=t, message=m[:100], first_seen=NOW, last_seen=NOW)
         for i, (t, m) in enumerate(ERRORS)
     ]
+    GroupSource.objects.bulk_create(
+        GroupSource(
+            group=next(one for one in groups if one.fingerprint == group), source=source, error_type="x", first_seen=NOW,
+            last_seen=NOW, dependency=name,
+        )
+        for (group, source), name in DEPENDENCIES.items()
+    )  # fmt: skip
     stacks = [Traceback.objects.create(sha256=f"{i}" * 64, text=text) for i, text in enumerate(STACKS)]
     rows = []
     for i in range(n):
@@ -81,6 +102,8 @@ def make(seed: int = 1, n: int = 60) -> list[Failure]:
                 tenant=rand.choice(["", "Acme", "A, B"]),
                 args=args,
                 kwargs=kwargs,
+                headers=rand.choice(HEADERS),
+                event_id=rand.choice([None, EVENT]),
             )
         )
     made = Failure.objects.bulk_create(rows)
@@ -106,6 +129,7 @@ def holds(term: language.Term, failure: Failure) -> bool:
 def _leaf(term: Text | Match | Numbers | Age | Time, failure: Failure) -> bool:
     if isinstance(term, Text):
         is_id = not term.glob and language.may_be_job_id(term) and term.value in (failure.job_id, failure.first_job_id)
+        is_id = is_id or (not term.glob and _is_known_as(term.value, failure))
         return is_id or _has(term.value, term.glob, failure.error_type, failure.message)
     if isinstance(term, Age):
         moment = NOW - timedelta(seconds=term.seconds)
@@ -121,6 +145,12 @@ def _leaf(term: Text | Match | Numbers | Age | Time, failure: Failure) -> bool:
     return any(_value(term.field, value, failure) for value in term.values)
 
 
+def _is_known_as(text: str, failure: Failure) -> bool:
+    ids = {EVENT} if failure.event_id else set()
+    ids |= {TRACE, f"{TRACE}-00f067aa0ba902b7-1", f"00-{TRACE}-00f067aa0ba902b7-01"} if failure.headers else set()
+    return text.lower() in ids
+
+
 def _value(field: str, value: language.Value, failure: Failure) -> bool:
     if field == "error":
         if value.exact:
@@ -130,7 +160,7 @@ def _value(field: str, value: language.Value, failure: Failure) -> bool:
         return failure.message == value.text if value.exact else _has(value.text, value.glob, "", failure.message)
     if field == "trace":
         stack = failure.traceback.text if failure.traceback else ""
-        return bool(stack) and _has(value.text, value.glob, "", stack)
+        return _is_known_as(value.text, failure) or (bool(stack) and _has(value.text, value.glob, "", stack))
     if field == "state":
         return failure.state in language.expand_states((value,))
     if language.is_argument(field):
@@ -139,6 +169,9 @@ def _value(field: str, value: language.Value, failure: Failure) -> bool:
         return False
     if field == "priority":
         return failure.priority is not None and level(failure.priority, REDIS) == value.text
+    if field == "dependency":
+        name = DEPENDENCIES.get((failure.group.fingerprint, failure.source), "")
+        return bool(name) and (_fits(value.text.lower(), name) if value.glob else name == value.text.lower())
     name = failure.group.fingerprint if field == "group" else getattr(failure, field)
     return _fits(value.text, name) if value.glob else name == value.text
 

@@ -12,8 +12,12 @@ ADAPTERS = {
     "Celery on Redis": ("celery", "redis://127.0.0.1:1/0", {}),
     "Celery on RabbitMQ": ("celery", "amqp://127.0.0.1:1//", {}),
     "BullMQ": ("bullmq", "redis://127.0.0.1:1/0", {}),
+    "RQ": ("rq", "redis://127.0.0.1:1/0", {}),
+    "Dramatiq": ("dramatiq", "redis://127.0.0.1:1/0", {}),
     "jobs table": ("jobs_table", "sqlite:////nowhere/app.db", {}),
+    "Django Tasks": ("django_tasks", "sqlite:////nowhere/app.db", {}),
     "RabbitMQ": ("rabbitmq", "amqp://127.0.0.1:1//", {"dead_letter_queues": ["orders.dlq"]}),
+    "SQS": ("sqs", "sqs://eu-west-1", {"dead_letter_queues": ["orders-dlq"]}),
 }
 
 

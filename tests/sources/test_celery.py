@@ -353,7 +353,7 @@ def test_who_works_on_a_queue_is_reported_by_the_workers_themselves_and_leaves_n
         source.workers()
         assert set(broker.keys()) == before and not any(b"reply" in key for key in before)
     finally:
-        worker.stop()
+        worker.kill()
 
 
 def test_unsafe_settings_are_found(source, broker):

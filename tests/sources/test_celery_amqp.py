@@ -27,12 +27,8 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    if rabbitmq.server() is None:
-        pytest.skip(rabbitmq.HOW_TO_GET_IT)
-    running = rabbitmq.Node(tmp_path_factory.mktemp("rabbitmq"), management=True).start()
-    yield running
-    running.stop()
+def node(rabbit_host):
+    return rabbit_host
 
 
 @pytest.fixture
@@ -277,12 +273,12 @@ def test_a_server_that_hangs_is_given_up_in_time_and_named_without_its_password(
     ("change", "message"),
     [(("redrive:", "other:"), "refused the login"), (("//", "/nowhere"), "no such virtual host")],
 )
-def test_why_the_broker_does_not_let_us_in_is_reported(node, change, message):
-    head, _, tail = node.url.rpartition("//")
+def test_why_the_broker_does_not_let_us_in_is_reported(rabbit_node, change, message):
+    head, _, tail = rabbit_node.url.rpartition("//")
     url = f"{head}/nowhere" if change[0] == "//" else f"{head.replace(*change)}//{tail}"
     with pytest.raises(SourceUnreachable, match=message) as raised:
         connect("shop", "celery", url, queues=["emails"]).depths()
-    assert node.url.partition("redrive:")[2].partition("@")[0] not in str(raised.value)
+    assert rabbit_node.url.partition("redrive:")[2].partition("@")[0] not in str(raised.value)
 
 
 def test_a_message_too_wide_for_a_frame_is_refused_and_the_connection_lives(source, message, channel):
@@ -319,7 +315,7 @@ def test_the_management_reports_which_queues_there_are_and_what_workers_hold(man
     with Connection(node.url) as connection:
         fetched = connection.default_channel.basic_get("emails")
         assert fetched is not None
-        wanted = {"emails": (2, 1), "webhooks": (0, 0)}  # it counts every five seconds
+        wanted = {"emails": (2, 1), "webhooks": (0, 0)}
         wait_until(lambda: {one.queue: (one.waiting, one.active) for one in source.depths()} == wanted)
 
 

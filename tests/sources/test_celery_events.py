@@ -8,9 +8,9 @@ import json
 import pytest
 
 from jobs_admin.core.coverage import Coverage, Minute, WorkerCoverage, parse
-from jobs_admin.sources.celery import event_errors, events, task_queues
+from jobs_admin.sources.celery import event_errors, events, followed
 from jobs_admin.sources.celery.events import Events, Worker
-from jobs_admin.sources.celery.task_queues import TaskQueues
+from jobs_admin.sources.celery.followed import TaskQueues
 
 NOW = 1_800_000_000.0
 TRACE = """Traceback (most recent call last):
@@ -290,7 +290,7 @@ class TestTaskQueues:
         assert queues.get("a", NOW + 700) == "two"
 
     def test_a_result_of_a_task_is_read_once_a_minute_and_memory_is_bounded(self, monkeypatch):
-        monkeypatch.setattr(task_queues, "_MOST_TASKS", 5)
+        monkeypatch.setattr(followed, "_MOST_TASKS", 5)
         queues = TaskQueues()
         assert [queues.is_to_be_learned("a", NOW + s) for s in (0, 30, 61)] == [True, False, True]
         for n in range(50):

@@ -13,6 +13,7 @@ from kombu import Exchange, Queue
 
 from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 from jobs_admin.sources.celery import message as celery_message
+from tests.kit.endurance import times
 
 WRITTEN = (
     rb'{"body": "W1sxXSwge30sIHt9XQ==", "content-encoding": "utf-8", "content-type": "application/json", "headers": '
@@ -80,7 +81,7 @@ def test_a_second_replay_is_written_the_same_way_too():
 _PUT = some.binary(max_size=3) | some.sampled_from(b'0 1 9 - . e " \\ , : { } [ ] null "" "id": ,"a":1'.split())
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=times(250, 1_000))
 @given(at=some.integers(0, len(WRITTEN)), gone=some.integers(0, 4) | some.integers(0, 60), put=_PUT)
 def test_a_message_that_is_damaged_anywhere_is_never_read_otherwise_than_by_json(at, gone, put):
     one = outgoing_message(WRITTEN[:at] + put + WRITTEN[at + gone :])

@@ -39,7 +39,7 @@ def worker(engine, broker):
     """Not started yet. Consumes `emails` alone."""
     made = RealWorker(broker.url, engine.url, queues="emails", concurrency=1)
     yield made
-    made.stop()
+    made.kill()
 
 
 def captured(worker, broker, task, *args, queue="webhooks", **options) -> bytes:

@@ -1,55 +1,55 @@
-"""The code of docs/how-to/add-a-source.md: its adapter passes the shared contracts, and its tests are these."""
+"""docs/how-to/add-a-source.md: the source that its command writes is registered, and passes the shared contracts."""
 
 from __future__ import annotations
 
-import importlib
-import re
+import shutil
+import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
-import jobs_admin.sources
-from jobs_admin.sources import SYSTEMS, connect
+from tests.sources import new_source
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/add-a-source.md"
-BLOCKS = [
-    textwrap.dedent(code)
-    for code in re.findall(r"^ *```python\n(.*?)^ *```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-]
-PACKAGE, ADAPTER, LINE, ABILITIES, TESTS = BLOCKS
-NAME = "jobs_admin.sources.redis_lists"
-
-pytestmark = pytest.mark.server
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ("tests/sources/test_acme_queue.py", "tests/sources/test_abilities.py")
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
-    """The package of the page, where `import` finds it."""
-    folder = tmp_path_factory.mktemp("how-to") / "redis_lists"
-    folder.mkdir()
-    (folder / "__init__.py").write_text(PACKAGE)
-    (folder / "source.py").write_text(ADAPTER)
-    jobs_admin.sources.__path__.append(str(folder.parent))
-    yield folder
-    jobs_admin.sources.__path__.remove(str(folder.parent))
-    for name in [name for name in sys.modules if name.startswith(NAME)]:
-        del sys.modules[name]
+def copy(tmp_path_factory):
+    """A copy of the repository, with what is not committed yet."""
+    folder = tmp_path_factory.mktemp("how-to") / "redrive"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file() and not name.startswith("tests/fingerprints"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+    return folder
 
 
-@pytest.fixture(autouse=True)
-def _system(package, monkeypatch):
-    redis_lists = importlib.import_module(NAME)
-    (system,) = eval(f"{{{LINE}}}", {"redis_lists": redis_lists}).values()
-    monkeypatch.setitem(SYSTEMS, "redis_lists", system)
+def run(folder, *arguments):
+    return subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False)
 
 
-page_tests: dict[str, object] = {"__name__": __name__}
-exec(compile(TESTS, str(PAGE), "exec"), page_tests)
-TestSending, TestReading = page_tests["TestSending"], page_tests["TestReading"]
+@pytest.mark.server
+@pytest.mark.long("Runs the contracts of a source in a copy of the repository.")
+def test_what_the_command_writes_passes_the_contracts(copy):
+    made = run(copy, "-m", "tests.sources.new_source", "acme_queue", "Acme Queue")
+    assert made.returncode == 0 and "test_acme_queue.py" in made.stdout, made.stderr
+    done = run(copy, "-m", "pytest", *TESTS)
+    assert done.returncode == 0 and " passed" in done.stdout and "skipped" not in done.stdout, done.stdout[-5_000:]
+    assert "Acme Queue |" in (copy / "docs/sources.md").read_text()
+    again = run(copy, "-m", "tests.sources.new_source", "acme_queue")
+    assert again.returncode == 2 and "exists already. Nothing was changed." in again.stderr
 
 
-def test_its_line_of_the_reference_opens_the_adapter():
-    ((backend, url, options),) = eval(f"{{{ABILITIES}}}").values()
-    assert connect("x", backend, url, options=options).can.holds_dead
+@pytest.mark.parametrize("name", ["Acme", "acme-queue", "class", "../acme", "", "rq"])
+def test_a_name_that_cannot_be_used_is_a_sentence_and_writes_nothing(name, monkeypatch):
+    monkeypatch.setattr(new_source.Path, "write_text", None)
+    with pytest.raises(new_source.Refused, match=r"is not a name of a source|exists already"):
+        new_source.write(name, "Label")

@@ -39,7 +39,7 @@ def test_rows_of_one_kind_are_quoted_together_and_a_linear_wait_fails_the_check(
     )
     assert [(one.where.task, one.verdict, one.quoted, one.why) for one in check.verdicts] == [
         ("send_email", "fail", "max_attempts = 4; waits seen: 30 s after attempt 1, 60 s after attempt 2, 90 s after attempt 3",
-         "Waits grow by the same step: 30 s, 60 s, 90 s. 10 of 11 jobs checked in jobs, latest 99."),
+         "Waits grow by the same step: 30 s, 1 min, 1 min 30 s. 10 of 11 jobs checked in jobs, latest 99."),
         ("once", "not applicable", "max_attempts = 1", "One attempt, no retries. 1 of 11 jobs checked in jobs, "
             "latest 7."),
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq.copies import Copies
 from jobs_admin.sources.rabbitmq.death import RawMessage, name_of
 from jobs_admin.sources.rabbitmq.reading import Numbering
+from tests.kit.endurance import times
 from tests.kit.network import Road
 from tests.kit.rabbit_bus import Queues
 from tests.kit.waiting import wait_until
@@ -269,7 +270,7 @@ MESSAGES = st.builds(dead, st.integers(0, 1), st.sampled_from(["", "a"]), st.int
 _rounds = iter(range(10**9))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(20, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(MESSAGES, max_size=12), st.lists(MESSAGES, max_size=6), st.randoms())
 def test_names_are_stable_distinct_and_never_given_again(store, lying, coming, chance: random.Random):
     """Whatever lies there, some of it equal: read again it has the same names; what is taken out gives its name to no one."""

@@ -12,11 +12,17 @@ from jobs_admin.sources import connect
 from jobs_admin.sources.base import OutgoingMessage, SourceRefused, SourceUnreachable
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
+from jobs_admin.sources.rabbitmq.copies import Owed, _owed
 from jobs_admin.sources.rabbitmq.death import RawMessage
 from jobs_admin.sources.rabbitmq.reading import DeadQueue, Mirrored, Pass, find_removed_by_others
 from tests.kit.rabbit_bus import Queues, build_message
 from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import name, read, ref
+
+
+@pytest.mark.parametrize("value", [b"", b"?", b"[]", b'["7"]', b'["7", "8"]', b'["7", true]', b"[7, 8]", b'{"7": 8}'])
+def test_a_record_of_a_copy_that_another_program_wrote_owes_nothing(value):
+    assert _owed(value) is None and _owed(b'["7", 8]') == Owed("7", 8)
 
 
 class MirroredQueue:
@@ -203,9 +209,8 @@ class TestWhoDiesMeanwhile(Queues):
         source = self.another(mode="drain")
         pulled = source.dead_letters("")
         (report,) = pulled.reports
-        pulled.receipt.drain.acknowledge(
-            pulled.receipt.going
-        )  # filed and acknowledged; before it is noted the process dies
+        # Filed and acknowledged; before it is noted the process dies.
+        pulled.receipt.drain.acknowledge(pulled.receipt.going, {})
         source.close()
         wait_until(lambda: self.bus.depth(self.dlq) == 0)
         self.publish()

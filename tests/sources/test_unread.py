@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 import redis
 
@@ -14,6 +17,7 @@ from jobs_admin.sources.bullmq import reading as bullmq_reading
 from jobs_admin.sources.jobs_table import rows as jobs_table_rows
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import reading as rabbitmq_reading
+from jobs_admin.trust import Cause, admission
 from tests.kit.jobs_tables import OnSQLite
 from tests.kit.rabbit_bus import Queues, broken
 from tests.kit.sources import forget_configuration
@@ -142,6 +146,40 @@ class TestRabbitMQ(Queues):
         pull(), pull()
         assert Failure.objects.count() == 3 and Unfiled.objects.count() == 1
         assert self.bus.depth(self.dlq) == (4 if mode == "mirror" else 0)
+
+    def test_a_dead_letter_for_which_there_is_no_room_stays_and_is_filed_later(self, mode, configured, monkeypatch):
+        configured(
+            f'backend = "rabbitmq"\nurl = "{self.node.url}"\nmode = "{mode}"\nmanagement_url = "{self.node.management_url}"\n'
+            f'dead_letter_queues = ["{self.dlq}"]\n'
+        )
+        monkeypatch.setitem(admission._BOUNDS, Cause.UNFILED, admission._Bound(0, 0))
+        monkeypatch.setattr(rabbitmq_reading, "_UNFILED_AGAIN_S", 0.5)
+        monkeypatch.setattr(rabbitmq_reading, "_MIRRORED_AGAIN_S", 0.5)
+        for n in range(4):
+            self.bus.publish(self.queue, {"n": n}, message_id=f"m-{n}")
+        self.bus.consume(self.queue, self.dlq, broken)
+        with monkeypatch.context() as refusing:
+            build = rabbitmq_death.build_envelope
+
+            def nameless(read, *rest):
+                report = build(read, *rest)
+                return replace(report, job_id="") if b'"n": 2' in read.found.body else report
+
+            refusing.setattr(rabbitmq_death, "build_envelope", nameless)
+            pull(), pull()
+            assert Failure.objects.count() == 3 and not Unfiled.objects.exists()
+            assert "Dead letters left here: 1" in Source.objects.get().why_not_pulled
+            time.sleep(0.6)
+            pull()
+            assert Failure.objects.count() == 3
+            if mode == "drain":  # it is still there for whoever comes next
+                config.adapter("shop").close()
+                wait_until(lambda: self.bus.depth(self.dlq) == 1)
+        time.sleep(0.6)
+        wait_until(lambda: pull() or Failure.objects.count() == 4)
+        pull()
+        assert self.bus.depth(self.dlq) == (4 if mode == "mirror" else 0)
+        assert not Source.objects.get().why_not_pulled
 
 
 @pytest.mark.parametrize("way", ["_read_events", "_read_failed", "_take_turn"])

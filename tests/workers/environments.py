@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 from jobs_admin.management import wheel
@@ -105,20 +106,25 @@ def _install_lock(folder: Path, lock: Path, base: str) -> Path:
 
 def pip(python: Path) -> list[str | Path]:
     """The start of a command line: a pip that works on that environment, which has none of its own. Nor may `.venv`."""
-    for own in dict.fromkeys((sys.executable, getattr(sys, "_base_executable", sys.executable))):
-        if (
-            subprocess.run(
-                [own, "-m", "pip", "--python", python, "--version"], capture_output=True, check=False
-            ).returncode
-            == 0
-        ):
-            return [own, "-m", "pip", "--python", python]
+    if own := _with_pip():
+        return [own, "-m", "pip", "--python", python]
     subprocess.run([python, "-m", "ensurepip", "--default-pip"], check=True, capture_output=True)
     return [python, "-m", "pip"]
 
 
+@cache
+def _with_pip() -> str | None:
+    """Return which Python of this process has a pip: it works on any environment."""
+    for own in dict.fromkeys((sys.executable, getattr(sys, "_base_executable", sys.executable))):
+        there = subprocess.run([own, "-m", "pip", "--python", own, "--version"], capture_output=True, check=False)
+        if there.returncode == 0:
+            return own
+    return None
+
+
 def install(python: Path, what: str, *arguments: str | Path) -> None:
-    command = [*pip(python), "install", "--quiet", "--no-input", *arguments]
+    # Not compiled: of what is installed a test imports the smaller part, and Python compiles that itself.
+    command = [*pip(python), "install", "--quiet", "--no-input", "--no-compile", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return

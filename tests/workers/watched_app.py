@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import sentry_sdk
-from celery import Celery
+from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 from celery.signals import worker_process_init
 from opentelemetry import trace
@@ -47,18 +48,42 @@ class SpansToFile(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
+class Expected(Exception):
+    """An error that Sentry ignores."""
+
+
+class Unsent(Exception):
+    """An error whose event is dropped before it is sent."""
+
+
+def _before_send(event: Any, hint: Any) -> Any:
+    return None if isinstance(hint.get("exc_info", (None, None))[1], Unsent) else event
+
+
+# With a DSN the SDK's own transport sends to it.
+SENT_TO = (
+    {"dsn": os.environ["WATCHED_DSN"]}
+    if "WATCHED_DSN" in os.environ
+    else {"dsn": "http://key@localhost/1", "transport": ToFile}
+)
 sentry_sdk.init(
-    "http://key@localhost/1", transport=ToFile, integrations=[CeleryIntegration()], traces_sample_rate=1.0,
-    release="2026.11",
+    **SENT_TO, integrations=[CeleryIntegration(monitor_beat_tasks=True)], traces_sample_rate=1.0, release="2026.11",
+    ignore_errors=[Expected], before_send=_before_send, transport_queue_size=1_000,
 )  # fmt: skip
 
 
 @worker_process_init.connect(weak=False)
 def _trace(**_: Any) -> None:
+    if "WATCHED_DSN" in os.environ:
+        sentry_sdk.capture_message("a process begins")  # an event of no job
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(SpansToFile()))
     trace.set_tracer_provider(provider)
     CeleryInstrumentor().instrument()
+
+
+if os.environ.get("WATCHED_THREADS"):  # a pool of threads begins no process
+    _trace()
 
 
 class PartnerDown(Exception):
@@ -69,6 +94,17 @@ app = Celery("watched", broker=os.environ["REAL_BROKER"], set_as_current=False)
 app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False)
 
 
+@app.task(name="send")
+def send(count: int, task: str) -> None:
+    for n in range(count):
+        app.send_task(task, [f"partner {n} is down"])
+
+
+@app.task(name="quiet")
+def fail_quietly(why: str) -> None:
+    raise Expected(why)
+
+
 @app.task(name="ok")
 def ok(*args: Any) -> str:
     return "ok"
@@ -77,6 +113,42 @@ def ok(*args: Any) -> str:
 @app.task(name="fail")
 def fail(why: str = "the partner is down") -> None:
     raise PartnerDown(why)
+
+
+@app.task(name="unsent")
+def fail_unsent(why: str = "") -> None:
+    raise Unsent(why)
+
+
+class Noisy(Task):
+    """A task whose failures are logged: Sentry is sent another event after that of the error."""
+
+    def on_failure(self, *_: Any) -> None:
+        logging.error("it failed")
+
+
+@app.task(name="noisy", base=Noisy)
+def fail_noisily(why: str) -> None:
+    raise PartnerDown(why)
+
+
+@app.task(name="logged-quiet")
+def log_and_fail_quietly(why: str) -> None:
+    try:
+        raise ValueError(why)
+    except ValueError:
+        logging.exception("it goes on")
+    raise Expected(why)
+
+
+@app.task(name="captured")
+def capture_and_fail(why: str) -> None:
+    try:
+        raise PartnerDown(why)
+    except PartnerDown as error:
+        sentry_sdk.capture_exception(error)
+        logging.error("it goes on")
+        raise
 
 
 @app.task(name="again", bind=True, max_retries=3)

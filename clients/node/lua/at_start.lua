@@ -1,9 +1,9 @@
--- A job is about to start: may it? One answer to all that is counted, and nothing is taken unless it may.
--- KEYS[1] the job, [2] its worker's boot, [3] all boots, [4] leases, [5] what this worker holds, [6] starts
--- ARGV[1] token, [2] boot, [3] worker's name, [4] what is told of the job, [5] its name in lines,
--- [6] how it is alone in its worker ('', 'alone', or 'beside': it could not be), [7] crashes (0: not counted), [8] window in ms,
--- [9] at once (0: no bound), [10] starts (0: no bound), [11] in how many µs
--- Answers go · wait, ms, why · alone, deaths of whole workers · quarantine, its crashes
+-- Decide whether a job may start: one answer for all limits. Nothing is claimed unless it may.
+-- KEYS[1] the job, [2] its worker's boot, [3] all boots, [4] leases, [5] this worker's slots, [6] starts
+-- ARGV[1] token, [2] boot, [3] worker's name, [4] description of the job, [5] its name in waiting lines, [6] whether it
+-- is alone in its worker ('' not checked, 'alone', or 'beside': not possible), [7] maximum crashes (0: not counted),
+-- [8] window in ms, [9] maximum concurrent jobs (0: no limit), [10] maximum starts (0: no limit), [11] per µs
+-- Returns go · wait, ms, reason · alone, deaths of workers · quarantine, its crashes
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
@@ -17,7 +17,7 @@ if most > 0 and redis.call('EXISTS', KEYS[1]) == 1 then
   if is.quarantined or is_poison(is.crashes, most) then
     return quarantine(KEYS[1], is.crashes)
   elseif is.undecided or (is.open > 0 and #is.crashes + is.open >= most) then
-    -- Also one that runs elsewhere just now and would be one crash too many if it ended both.
+    -- Includes a job that also runs elsewhere now and would have one crash too many if both ended by a crash.
     return { 'wait', 5500, 'undecided' }
   elseif ARGV[6] == '' and deaths_among(is.crashes) > 0 then
     return { 'alone', deaths_among(is.crashes) }

@@ -1,8 +1,9 @@
--- A worker lives, or leaves. KEYS[1] all boots, [2] its boot, [3] what it holds
--- ARGV[1] boot, [2] worker's name, [3] host, [4] '' or 'leaving' (told to end) or 'gone' (ended, nothing runs any more),
--- [5…] tokens whose processes are no more
--- Answers how many workers of the source live, how many places of this one were given to others while their jobs ran, and then
--- the tokens that hold a place, or began a counted job of which no end was told
+-- Record that a worker is alive, or leaves.
+-- KEYS[1] all boots, [2] its boot, [3] its slots
+-- ARGV[1] boot, [2] worker's name, [3] host, [4] '' or 'leaving' (ordered to shut down) or 'gone' (ended, nothing
+-- runs), [5…] tokens whose processes have ended
+-- Returns the number of live workers of the source, the number of this worker's slots given to others while their jobs
+-- ran, then the tokens that hold a slot or started a counted job without a reported end
 local time = redis.call('TIME')
 local now = math.floor((time[1] * 1000000 + time[2]) / 1000)
 redis.call('ZADD', KEYS[1], ARGV[4] == 'gone' and now - SILENT_MS - 1 or now, ARGV[1])
@@ -15,8 +16,8 @@ end
 redis.call('PEXPIRE', KEYS[2], KEPT_MS)
 for i = 5, #ARGV do
   drop(KEYS[3], ARGV[i])
-  -- Its end was never told, so it would run for ever, and hold up its job where one crash more convicts. Should it have been
-  -- a crash after all, the worker tells of that, and it counts as one whose start was not seen.
+  -- Its end was never reported, so it would count as running forever, and block its job when one more crash convicts
+  -- it. If it was a crash after all, the worker reports that, and it counts as one whose start was not seen.
   forget_last(KEYS[2], ARGV[i])
   redis.call('HDEL', KEYS[2] .. ':running', ARGV[i])
 end

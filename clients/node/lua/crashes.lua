@@ -1,23 +1,23 @@
--- What is known of a job that may end its worker. Parts of scripts: at_start.py puts them together.
--- A job's hash: token of a start -> JSON of it. A start that ends in order is taken out, and what was known with it; what
--- is left are those that run, and crashes:
---   killed, hard_limit, memory: the process that ran it, and nothing else; told by the worker's main process
---   lost: its whole worker; found out when the job comes back. Whoever ran in that worker is a suspect, so each has to
---   run alone before anybody is convicted.
+-- Facts about a job that may crash its worker. Parts of scripts, combined by at_start.py.
+-- A job's hash: token of a start -> JSON. An orderly end removes the start and earlier facts; the rest are running
+-- starts and crashes:
+--   killed, hard_limit, memory: only the job's process died; reported by the worker's main process
+--   lost: its worker died; found when the job is redelivered. All jobs that ran in that worker are suspects, so each
+--   must run alone before one is convicted.
 
--- SILENT_MS: a worker that gave no sign for so long is dead (core/keys.py).
+-- SILENT_MS: a worker without a beat for this time is dead (core/keys.py).
 local KEPT_MS = 8 * 86400000
 
--- Why a start has no end yet: `running`, `crash` or `undecided`; nil where it says nothing. A crash with the ms that the
--- job lay with the dead until the broker gave it back, which may be an hour and count for no window.
+-- Return why a start has no end yet: `running`, `crash` or `undecided`; nil if it no longer counts. For a crash, also
+-- the ms until the broker redelivered the job, which may be an hour and do not count for the window.
 local function fate(job, token, start, boots, my_boot, now)
   if start.boot == my_boot then
-    return 'running' -- by a process beside this one: our own worker lives, and would have told of a crash
+    return 'running' -- by a process beside this one: our own worker is alive, and would have reported a crash
   end
   local boot = boots.prefix .. start.boot
   local at = tonumber(redis.call('ZSCORE', boots.key, start.boot) or '0')
   if now - at <= SILENT_MS then
-    -- It may have died a moment ago, or the broker gave its job away too early: its next sign tells.
+    -- It may have died just now, or the broker redelivered its job too early: its next beat decides.
     local looked = tonumber(redis.call('HGET', job, 'look ' .. token) or '0')
     if looked > 0 and at > looked then
       return 'running'
@@ -29,7 +29,7 @@ local function fate(job, token, start, boots, my_boot, now)
   redis.call('HDEL', job, 'look ' .. token)
   redis.call('HDEL', boot .. ':running', token)
   if redis.call('HGET', boot, 'leaving') then
-    redis.call('HDEL', job, token) -- it was told to end before it did: that is nobody's crash
+    redis.call('HDEL', job, token) -- it was ordered to shut down before it ended: no job's crash
     return nil
   end
   redis.call('HSETNX', boot, 'died_with', redis.call('HLEN', boot .. ':running') + 1)
@@ -38,7 +38,7 @@ local function fate(job, token, start, boots, my_boot, now)
   return 'crash', at > 0 and now - at or now - start.at
 end
 
--- All that is known of a job: starts that are open, crashes within the window (oldest first), whether that is undecided.
+-- Return all facts about a job: open starts, crashes within the window (oldest first), and whether one is undecided.
 local function known(job, boots, my_boot, window, now)
   local found = { open = 0, crashes = {}, undecided = false, quarantined = false }
   local all = redis.call('HGETALL', job)
@@ -80,11 +80,11 @@ local function known(job, boots, my_boot, window, now)
   return found
 end
 
--- Whether its crashes convict it: as many as the policy asks for, and one of them with nobody else there to blame.
+-- Return whether its crashes convict it: as many as the policy allows, at least one of them without another suspect.
 local function is_poison(crashes, most)
   local is_proved = false
   for _, crash in ipairs(crashes) do
-    -- One that began alone may have been joined by another that lost its patience.
+    -- A job that started alone may have been joined by another whose patience ended.
     is_proved = is_proved or crash.how ~= 'lost' or (crash.alone and crash.beside == 0)
   end
   return #crashes >= most and is_proved
@@ -111,8 +111,9 @@ local function note_start(job, boot, token, start, told)
   redis.call('PEXPIRE', boot .. ':running', KEPT_MS)
 end
 
--- A crash that somebody saw, under a name of its own: it may be told twice, and its process may live and begin the job once
--- more. `unseen`: as a start that was not counted, because nobody answered then; nil where that would be no crash.
+-- Record a reported crash under its own name: it may be reported twice, and its process may live and start the job
+-- again. `unseen`: the start to use if it was not counted because the store did not answer; nil if that would not be a
+-- crash.
 local function note_crash(job, boot, token, name, how, said, unseen, now)
   local text = redis.call('HGET', job, token)
   local start = text and cjson.decode(text) or unseen
@@ -120,13 +121,14 @@ local function note_crash(job, boot, token, name, how, said, unseen, now)
     return
   end
   start.how, start.said, start.seen = how, said, now
-  redis.call('HDEL', job, token, 'look ' .. token) -- nobody will ask any more what became of it
+  redis.call('HDEL', job, token, 'look ' .. token) -- its fate is no longer in question
   redis.call('HDEL', boot .. ':running', token)
   redis.call('HSET', job, 'crash ' .. name, cjson.encode(start))
   redis.call('PEXPIRE', job, KEPT_MS)
 end
 
--- What this place began before has ended, also where nobody heard of that: it is about to begin something else, or is no more.
+-- Forget the last job of this slot, which has ended even if that was not reported: the slot is about to start another,
+-- or has ended.
 local function forget_last(boot, token)
   local text = redis.call('HGET', boot .. ':running', token)
   local last = text and cjson.decode(text).key
@@ -135,7 +137,7 @@ local function forget_last(boot, token)
   end
 end
 
--- In order: what was known is forgotten, but for another delivery of the job that still runs, and for a sentence.
+-- Record an orderly end: earlier facts are dropped, except another running delivery of the job, and a quarantine.
 local function note_end(job, boot, token)
   redis.call('HDEL', boot .. ':running', token)
   redis.call('HDEL', job, token, 'look ' .. token)

@@ -1,9 +1,9 @@
-"""Channels and deliveries, in words."""
+"""Channels and deliveries as text, and disabled channels with time and reason."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,8 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.dateparse import parse_datetime
 
 from dashboard.web.figures import duration, number
+from dashboard.web.links import url_of
+from jobs_admin.models import Channel
 from jobs_admin.models.notice import DeliveryState
 from jobs_admin.notices import ChannelRow, DeliveryRow, LastDelivery
 
@@ -21,6 +23,10 @@ EVENTS = {
     "job.escalated": "jobs escalated by their policy",
     "replay.held": "held replays",
     "replay.done": "finished replays",
+    "breaker.opened": "opened breakers",
+    "breaker.closed": "closed breakers",
+    "hold.at_bound": "no room for held jobs",
+    "automation.tripped": "tripped automations",
 }
 STATES = {"waiting": "waiting", "sending": "sending", "delivered": "delivered", "parked": "parked"}
 _TONES = {"waiting": "replaying", "sending": "replaying", "delivered": "recovered", "parked": "dead"}
@@ -31,12 +37,12 @@ class ChannelLine:
     row: ChannelRow
     url: str
     kind: str
-    tone: str  # its health, as a state
+    tone: str  # health, as a state
     health: str
     events: list[str]
     last_at: datetime | None
     last_state: str
-    rules: list[str]  # names of those that tell it
+    rules: list[str]  # names of the rules that notify it
     deliveries_url: str
 
 
@@ -85,11 +91,11 @@ class DeliveryLine:
     channel_url: str
     state: str
     tone: str
-    result: str  # how the last try ended
+    result: str  # result of the last attempt
     alert_url: str
-    is_over: bool  # no further try follows automatically
+    is_over: bool  # no further attempt follows automatically
     tries: list[Try]
-    sent: str  # the body that was sent, to be read: JSON indented
+    sent: str  # request body; JSON is indented
 
 
 def delivery(row: DeliveryRow) -> DeliveryLine:
@@ -109,7 +115,7 @@ def delivery(row: DeliveryRow) -> DeliveryLine:
 
 
 def _indented(text: str) -> str:
-    """JSON with a line for each field; any other text as it is."""
+    """Return JSON with one field per line; any other text unchanged."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -137,8 +143,46 @@ def _try(one: Mapping[str, Any]) -> Try:
 
 
 def _alert_url(pk: int | None) -> str:
-    """Empty where the notice is of no alert."""
+    """Return the URL of the alert; "" if the notice is about none."""
     try:
         return reverse("redrive:alert-detail", args=[pk]) if pk else ""
     except NoReverseMatch:
         return ""
+
+
+MOST_DISABLED = 3  # names listed by `disabled_channels`
+
+
+@dataclass(frozen=True, slots=True)
+class DisabledChannel:
+    name: str
+    since: datetime | None
+    why: str  # continues a sentence after a colon; "" for a viewer who may not know the channel's address
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class DisabledChannels:
+    lines: list[DisabledChannel]
+    more: int
+    all_url: str
+
+
+def disabled_channels(channels: Sequence[Channel], *, sees: bool) -> DisabledChannels:
+    """Return the disabled channels. `sees`: whether the viewer may read the responses of their endpoints."""
+    shown = [
+        DisabledChannel(
+            one.name,
+            one.disabled_at,
+            _as_clause(one.why_disabled) if sees else "",
+            url_of("redrive:channel-detail", one.pk),
+        )
+        for one in channels[:MOST_DISABLED]
+    ]
+    return DisabledChannels(shown, max(0, len(channels) - MOST_DISABLED), url_of("redrive:channel-list"))
+
+
+def _as_clause(reason: str) -> str:
+    """Return a sentence as a clause: `The endpoint answered 410 (gone).` becomes `the endpoint answered 410 (gone)`."""
+    reason = reason.strip().rstrip(".")
+    return reason[:1].lower() + reason[1:] if reason[:3] in ("It ", "The") else reason

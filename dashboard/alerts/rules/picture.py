@@ -1,6 +1,6 @@
-"""The preview of an alert rule: the value over time, its threshold, and the times at which it would have fired.
+"""Preview of an alert rule: the value over time, its threshold, and the times at which it would have fired.
 
-Widths are per cent, so that the picture fills its box; the lines are drawn in a box of 1,000 × 100 that is stretched.
+Widths are in per cent, so that the chart fills its box; lines are drawn in a box of 1,000 × 100 that is stretched.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from jobs_admin.alerts import Episode, Preview, PreviewSeries
 from jobs_admin.core.alert_metrics import METRICS, Unit
 
 MOST_LINES = 12
-MOST_READ = 4  # lines whose values are read out
+MOST_READ = 4  # lines whose values the script shows
 MOST_ROWS = 40
-# From here on a straight scale would press the threshold onto the ground.
+# From this ratio on, a linear scale would draw the threshold on the ground.
 _STEEP = 25
-_APART = 0.1  # what a level keeps from the threshold, so that both can be read
-_SEEN = 0.0015  # the least width of an episode, as a share of all
+_APART = 0.1  # distance of axis labels from the threshold, so that both are readable
+_SEEN = 0.0015  # minimum width of an episode, as a share of the chart
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     name: str
     peak: str
-    path: str  # broken where nobody looked
+    path: str  # broken where there are no samples
     has_fired: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A period in which the alert would have been open: pending until it fired, then firing."""
+    """Time range in which the alert would have been open: pending until it fired, then firing."""
 
     x: str
     width: str
@@ -47,7 +47,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    at: str  # per cent from the left, or from the top
+    at: str  # per cent from the left or the top
     words: str
     anchor: str = "middle"
 
@@ -71,18 +71,18 @@ class Picture:
     threshold: str
     ticks: list[Tick]
     levels: list[Tick]
-    is_steep: bool  # each step up is ten times the one before
+    is_steep: bool  # each step up is ten times the one below
     more_lines: int
-    notes: list[str]  # what the history does not tell
+    notes: list[str]  # limits of the history
     rows: list[Row]
     more_rows: int
     has_history: bool
-    chart: str  # what is read out
+    chart: str  # values for charts.js, as JSON
     step: str
 
     @property
     def by_height(self) -> list[Line]:
-        """As they are named: those that would have fired first."""
+        """Return the series in the order of their names: those that would have fired first."""
         return self.lines[::-1]
 
 
@@ -99,7 +99,7 @@ def picture(found: Preview, metric: str, threshold: float, *, has_channels: bool
     episodes = sorted(found.episodes, key=lambda one: one.opened_at, reverse=True)
     return Picture(
         summary(found, has_channels),
-        lines[::-1],  # those that fired are drawn last, over the others
+        lines[::-1],  # series that fired are drawn last, on top of the others
         [_band(one, metric, scale, found.until) for one in episodes],
         f"{scale.heights.per_cent(threshold)}%",
         amount(metric, threshold),
@@ -121,7 +121,7 @@ def picture(found: Preview, metric: str, threshold: float, *, has_channels: bool
 
 
 def summary(found: Preview, has_channels: bool) -> str:
-    """In a sentence; of the time that it was worked out for."""
+    """Return the summary as a sentence, for the time range that was computed."""
     days = round((found.until - found.since) / timedelta(days=1))
     when = "in the last week" if days == 7 else f"in the last {days} days" if days > 1 else "in the last day"
     if not found.fired:
@@ -163,7 +163,7 @@ def _order(one: PreviewSeries, episodes: Sequence[Episode]) -> tuple[bool, float
 
 
 def _line(one: PreviewSeries, metric: str, scale: _Scale, has_fired: bool) -> Line:
-    # Not looked at is a gap, never a zero.
+    # A missing sample is a gap, never zero.
     points = [
         (scale.times.x(at), None if value is None else scale.heights.y(value))
         for at, value in zip(one.times, one.values, strict=True)
@@ -173,7 +173,7 @@ def _line(one: PreviewSeries, metric: str, scale: _Scale, has_fired: bool) -> Li
 
 
 def _reading(series: Sequence[PreviewSeries], metric: str, times: charts.Times) -> str:
-    """The values at every moment that any series has, those of the first few."""
+    """Return the values of the first few series at every time at which any series has one."""
     moments = sorted({at for one in series for at in one.times})
     rows = {}
     for one in series[:MOST_READ]:
@@ -185,7 +185,7 @@ def _reading(series: Sequence[PreviewSeries], metric: str, times: charts.Times) 
 def _band(one: Episode, metric: str, scale: _Scale, until: datetime) -> Band:
     begins, fires, ends = (scale.times.part(at) for at in (one.opened_at, one.fired_at, one.resolved_at or until))
     words = f"{_name(one.source, one.subject)}: peak {amount(metric, one.peak)}, {_lasted(one, until)}"
-    seen = _SEEN  # however short it was
+    seen = _SEEN  # minimum width
     return Band(
         _per_cent(begins),
         _per_cent(fires - begins),
@@ -214,7 +214,7 @@ def _per_cent(part: float) -> str:
 
 
 def _ticks(since: datetime, until: datetime, scale: _Scale) -> list[Tick]:
-    """Midnights, each with its day in the middle of what there is of it."""
+    """Return midnights, each with the day's label in the middle of its visible part."""
     first = local(since).replace(hour=0, minute=0, second=0, microsecond=0)
     days = [first + timedelta(days=n) for n in range((until - first).days + 1)]
     return [

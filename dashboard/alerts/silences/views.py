@@ -11,17 +11,15 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.alerts import listing as alert_list
-from dashboard.alerts.silences import forms as silence_forms
-from dashboard.alerts.silences import listing as silence_list
+from dashboard.alerts import words as alert_words
+from dashboard.alerts.silences import screens as silence_screens
 from dashboard.web import links, moments
 from dashboard.web.access import can
 from dashboard.web.figures import duration
-from dashboard.web.htmx import go, render_page
-from dashboard.web.templates import render
+from dashboard.web.htmx import go, render, render_page
 from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, config
-from jobs_admin.alerts import showing, silencing
+from jobs_admin.alerts import silencing
 from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.alert import Severity
@@ -37,30 +35,31 @@ def index(request: HttpRequest) -> HttpResponse:
 
 
 def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, status: int = 200) -> HttpResponse:
-    """The silences, and the form of a new one: as it was filled in, where it was refused."""
+    """Show the silences and the form of a new one, which stays filled in after a refusal."""
     viewer, now = request.viewer, timezone.now()
     may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
 
-    def lines(found: list) -> list[silence_list.Line]:
-        return [silence_list.line(one, now, may_act and alerts.may_end(viewer, one)) for one in found]
+    def lines(found: list) -> list[silence_screens.Line]:
+        return [silence_screens.line(one, now, may_act and alerts.may_end(viewer, one)) for one in found]
 
     current = lines(alerts.silences(viewer, now))
-    chosen = silence_list.chosen_matchers(given or request.GET)
+    chosen = silence_screens.chosen_matchers(given or request.GET)
     context = {
         "stale": liveness.find_stale(now),
-        "at_work": [line for line in current if line.status == silence_list.AT_WORK],
-        "coming": [line for line in current if line.status == silence_list.NOT_BEGUN],
+        "at_work": [line for line in current if line.status == silence_screens.AT_WORK],
+        "coming": [line for line in current if line.status == silence_screens.NOT_BEGUN],
         "over": lines(alerts.silences(viewer, now, over=True)),
+        "most_ended": silencing.MOST_OVER,
         "may_act": may_act,
         "is_read_only": config.is_read_only(),
-        "fields": silence_list.fields(chosen),
+        "fields": silence_screens.fields(chosen),
         "comment": given.get("comment", ""),
         "until": given.get("until") or moments.as_field(now + timedelta(hours=8)),
         "starts": given.get("starts", ""),
-        "choices": silence_forms.CHOICES.items(),
-        "chosen_end": given.get("for") or next(iter(silence_forms.CHOICES)),
+        "choices": silence_screens.CHOICES.items(),
+        "chosen_end": given.get("for") or next(iter(silence_screens.CHOICES)),
         "severities": Severity.values,
-        **_checked(given or {"for": next(iter(silence_forms.CHOICES))}, now, refused),
+        **_checked(given or {"for": next(iter(silence_screens.CHOICES))}, now, refused),
         **_fitting(request, chosen),
     }
     return render_page(request, "redrive/alerts/silences.html", context, part="silences", status=status)
@@ -68,10 +67,10 @@ def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, s
 
 def _fitting(request: HttpRequest, chosen: dict[str, str]) -> dict[str, Any]:
     """Return the open alerts that these matchers would silence now."""
-    found, count = showing.fitting(request.viewer, chosen, limit=MOST_FITTING) if chosen else ([], 0)
+    found, count = silencing.find_covered(request.viewer, chosen, limit=MOST_FITTING) if chosen else ([], 0)
     now = timezone.now()
     return {
-        "fitting": [alert_list.line(one, now) for one in found],
+        "fitting": [alert_words.line(one, now) for one in found],
         "fitting_count": count,
         "fitting_more": count - len(found),
         "has_matchers": bool(chosen),
@@ -82,13 +81,13 @@ _SLOTS = {"starts_at": "starts", "ends_at": "until", "comment": "comment", "sour
 
 
 def _checked(given: Mapping[str, str], now: datetime, refused: Refused | None = None) -> dict[str, Any]:
-    """Return the refusals by input, and the end of the silence in words while its times are valid."""
+    """Return the refusals by input, and the end of the silence as text if its times are valid."""
     end, errors = "", dict.fromkeys(("matchers", "starts", "until", "comment"), "")
     if refused:
         errors[_SLOTS.get(refused.field or "", "")] = str(refused)
     try:
-        starts = silence_forms.starts_at(given)
-        ends = silence_forms.ends_at(given, now, starts)
+        starts = silence_screens.starts_at(given)
+        ends = silence_screens.ends_at(given, now, starts)
         begins = silencing.check_times(starts, ends, now)
         end = f"Ends {moments.local(ends):%a} {moments.dated(ends, now)}, after {duration(ends - begins)}."
     except Refused as wrong:
@@ -100,8 +99,8 @@ def _checked(given: Mapping[str, str], now: datetime, refused: Refused | None = 
 @require_safe
 @can(VIEWER)
 def fitting(request: HttpRequest) -> HttpResponse:
-    """Check the form while it is filled in: the open alerts that its matchers fit, its end, and invalid times."""
-    chosen = silence_list.chosen_matchers(request.GET)
+    """Check the form while it is filled in: open alerts that match, the end, and invalid times."""
+    chosen = silence_screens.chosen_matchers(request.GET)
     checked = _checked(request.GET, timezone.now()) if "for" in request.GET else {}
     return render(request, "redrive/alerts/fitting.html", {**_fitting(request, chosen), **checked, "is_apart": True})
 
@@ -111,10 +110,10 @@ def fitting(request: HttpRequest) -> HttpResponse:
 def save(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     try:
-        starts_at = silence_forms.starts_at(request.POST)
+        starts_at = silence_screens.starts_at(request.POST)
         made = alerts.silence(
-            request.viewer, silence_list.chosen_matchers(request.POST),
-            ends_at=silence_forms.ends_at(request.POST, now, starts_at), comment=request.POST.get("comment", ""),
+            request.viewer, silence_screens.chosen_matchers(request.POST),
+            ends_at=silence_screens.ends_at(request.POST, now, starts_at), comment=request.POST.get("comment", ""),
             starts_at=starts_at, now=now,
         )  # fmt: skip
     except Refused as refused:

@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from dashboard.alerts import api_shapes
 from dashboard.alerts import words as alert_words
-from dashboard.management.json_answers import render_json
 from dashboard.web.api import shapes
+from dashboard.web.api.shapes import render_json
 from dashboard.web.figures import duration
 from jobs_admin import alerts
 from jobs_admin.core.refused import Refused

@@ -7,10 +7,9 @@ from typing import Any
 
 from django.utils import timezone
 
-from dashboard.management.json_answers import render_json
-from dashboard.queues import api_shapes as queue_shapes
-from dashboard.queues.depth import api_shapes as depth_shapes
+from dashboard.queues import api as queue_calls
 from dashboard.web.api import shapes
+from dashboard.web.api.shapes import render_json
 from dashboard.web.figures import duration, number
 from jobs_admin import queues
 from jobs_admin.core.refused import Refused
@@ -52,8 +51,8 @@ class Command(ActCommand):
             raise Refused("invalid", "--after is not a cursor: pass `next` of the page before, unchanged.")
         page = queues.queue_page(terminal.viewer(), after=after, limit=max(1, min(limit, queues.LARGEST_PAGE)))
         if json:
-            answer = shapes.listed(page.rows, queue_shapes.queue, next=page.next, count=page.count)
-            self.stdout.write(render_json(shapes.Listed[queue_shapes.Queue], answer))
+            answer = shapes.listed(page.rows, queue_calls.queue, next=page.next, count=page.count)
+            self.stdout.write(render_json(shapes.Listed[queue_calls.Queue], answer))
             return
         if not page.rows:
             self.stdout.write("No queue is known.")
@@ -84,9 +83,9 @@ class Command(ActCommand):
         if points is not None and not 2 <= points <= depths.MOST:
             raise Refused("invalid", f"--points must be from 2 to {depths.MOST:,}.")
         most = points or (depths.MOST if json else _ROWS)
-        found = depth_shapes.read_depth(terminal.viewer(), source, queue, since, until, most)
+        found = queue_calls.read_depth(terminal.viewer(), source, queue, since, until, most)
         if json:
-            self.stdout.write(render_json(depth_shapes.DepthHistory, found))
+            self.stdout.write(render_json(queue_calls.DepthHistory, found))
             return
         rows = [("TIME (UTC)", "DEAD", "OLDEST", "WAITING", "RUNNING", "DELAYED", "FAILED/MIN", "OK/MIN")]
         for at, waiting, active, delayed, dead, oldest_s, failed, succeeded in found["series"]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser
 from typing import Any
 
 from dashboard.failures import api_shapes
-from dashboard.management.json_answers import render_json
-from dashboard.routes.api import failure_calls as calls  # the calls of all nouns, in the order of their addresses
+from dashboard.routes.api import failure_calls as calls  # the calls of all nouns, in the order of their URLs
+from dashboard.web.api.shapes import render_json
 from dashboard.web.figures import duration
 from jobs_admin import failures
 from jobs_admin.core.refused import NotFound
 from jobs_admin.core.text import representable, terminal_line
+from jobs_admin.installation import COMMAND
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import ActCommand, moment, parse_number
 from jobs_admin.models import Failure
@@ -21,6 +23,12 @@ _WIDTH = 500
 
 class Command(ActCommand):
     help = "One failure: show its runs and arguments, why it is in its state and group, and compare two attempts."
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        if argv[2:] and argv[2].isdigit():
+            self.stderr.write(f"Name what to do: `{COMMAND} failure show {argv[2]}`, `why` or `compare`.")
+            sys.exit(2)
+        super().run_from_argv(argv)
 
     def add_acts(self, acts: Any) -> None:
         show = acts.add_parser("show", help="Runs with their attempts, redacted arguments, traceback.")
@@ -48,6 +56,7 @@ class Command(ActCommand):
             return
         self._write(f"{found['id']} {found['state']}  {found['error_type'] or found['kind']}: {found['message']}")
         limit = f" of {found['max_attempts']:,}" if found["max_attempts"] else ""
+        urls = {link["name"]: link["url"] for link in found["links"]}
         facts = [
             ("task", found["task"]),
             ("queue", f"{found['source']}/{found['queue']}"),
@@ -59,6 +68,9 @@ class Command(ActCommand):
             ("tenant", found["tenant"]),
             ("release", found["release"]),
             ("worker", found["worker"]),
+            ("trace", urls.get("Trace") or found["trace_id"] or ""),
+            ("logs", urls.get("Logs", "")),
+            ("sentry", urls.get("Sentry") or found["event_id"] or ""),
             ("group", found["fingerprint"] or ""),
             ("args", str(found["args"] or "")),
             ("kwargs", str(found["kwargs"] or "")),

@@ -1,4 +1,4 @@
-"""`groups list | show | resolve | reopen | mute | assign | unassign | note | runbook | undo`: groups from a terminal."""
+"""`groups list | show | resolve | reopen | mute | assign | unassign | note | runbook | issue | undo`: groups from a terminal."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, get_args
 from django.utils import timezone
 from pydantic import ValidationError
 
-from dashboard.groups import api_shapes
-from dashboard.management.json_answers import render_json
-from dashboard.routes.api import group_calls  # the calls of all nouns, in the order of their addresses
+from dashboard.routes.api import group_calls  # the calls of all nouns, in the order of their URLs
 from dashboard.web.api import shapes
+from dashboard.web.api.shapes import render_json
 from dashboard.web.figures import number, percent
 from dashboard.web.links import group_page
 from jobs_admin import config, failures
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable, terminal_line
 from jobs_admin.groups import LARGEST_PAGE, PAGE, group_changes
+from jobs_admin.groups.issue_form import create_issue_url
 from jobs_admin.installation import COMMAND
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import ActCommand, moment, parse_length, parse_time, table
 
 _DONE = {
     "resolve": "resolved", "reopen": "reopened", "mute": "muted", "assign": "assigned", "unassign": "unassigned",
-    "note": "changed", "runbook": "changed",
+    "note": "changed", "runbook": "changed", "issue": "changed",
 }  # fmt: skip
 
 
 class Command(ActCommand):
-    help = "Groups of failures: list, show, resolve, reopen, mute, assign; note, runbook; undo."
+    help = "Groups of failures: list, show, resolve, reopen, mute, assign; note, runbook, issue; undo."
     search_acts = frozenset({"list"})
 
     def add_acts(self, acts: Any) -> None:
@@ -59,7 +59,9 @@ class Command(ActCommand):
             one.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
             one.set_defaults(run=run)
         self._add_changes(acts)
-        undo = acts.add_parser("undo", help="Undo a change by its receipt. Groups that changed since stay.")
+        undo = acts.add_parser(
+            "undo", help="Undo a change by its receipt. Groups changed since then are left unchanged."
+        )
         undo.add_argument("receipt", type=representable, help="Receipt, as printed by the change.")
         undo.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
         undo.set_defaults(run=self._undo)
@@ -78,7 +80,11 @@ class Command(ActCommand):
         note = self._add_change(acts, "note", "Set the note, or remove it by an empty text.")
         note.add_argument("--text", required=True, type=representable)
         runbook = self._add_change(acts, "runbook", "Set the runbook's URL, or remove it by an empty one.")
-        runbook.add_argument("--url", required=True, type=representable)
+        issue = self._add_change(
+            acts, "issue", "Set the URL of its issue in the issue tracker, or remove it by an empty one."
+        )
+        for one in (runbook, issue):
+            one.add_argument("--url", required=True, type=representable)
 
     def _add_change(self, acts: Any, name: str, help: str) -> ArgumentParser:
         parser: ArgumentParser = acts.add_parser(name, help=help)
@@ -101,10 +107,10 @@ class Command(ActCommand):
         )  # fmt: skip
         if options["json"]:
             answer = shapes.listed(
-                page.rows, api_shapes.group, next=page.next, count=page.count, count_is_capped=page.count_is_capped,
+                page.rows, group_calls.group, next=page.next, count=page.count, count_is_capped=page.count_is_capped,
                 reading=page.reading, hints=list(page.hints),
             )  # fmt: skip
-            self.stdout.write(render_json(shapes.Listed[api_shapes.GroupItem], answer))
+            self.stdout.write(render_json(shapes.Listed[group_calls.GroupItem], answer))
             return
         for hint in (*page.hints, page.reading):
             self.stderr.write(terminal_line(hint, 500))
@@ -127,8 +133,8 @@ class Command(ActCommand):
         found = failures.group(terminal.viewer(), fingerprint)
         url = config.page_url(group_page(found.group.fingerprint))
         if json:
-            answer = api_shapes.group_detail(found, url)
-            self.stdout.write(render_json(api_shapes.GroupDetailItem, answer))
+            answer = group_calls.group_detail(found, url)
+            self.stdout.write(render_json(group_calls.GroupDetailItem, answer))
             return
         one = found.group
         by = f" by {one.state_by}" if one.state_by else ""
@@ -144,6 +150,9 @@ class Command(ActCommand):
             ("assignee", one.assignee.get_username() if one.assignee else ""),
             ("note", one.note),
             ("runbook", one.runbook_url),
+            ("issue", one.issue_url),
+            ("new issue", create_issue_url(found, url)),
+            ("calls", ", ".join(f"{one.name} ({one.reason})" for one in found.dependencies)),
             ("example", f"failure {found.representative.pk}" if found.representative else ""),
         ]
         named = ("sources", "queues", "tasks", "tenants", "releases", "hosts")
@@ -151,7 +160,7 @@ class Command(ActCommand):
         self.stdout.write(f"{one.fingerprint}  {_title(one)}")
         for name, value in [*facts, ("page", url)]:
             if value:
-                self.stdout.write(f"  {name:<12}{terminal_line(value, 500)}")
+                self.stdout.write(f"  {name:<12}{terminal_line(value, 8_000 if name == 'new issue' else 500)}")
 
     # -- changing --------------------------------------------------------------------------------------------------
 
@@ -164,7 +173,7 @@ class Command(ActCommand):
                 "changed": done.fingerprints, "unchanged": done.unchanged, "refused": done.refused,
                 "missing": done.missing, "receipt": done.receipt,
             }  # fmt: skip
-            self.stdout.write(render_json(api_shapes.ChangedGroups, answer))
+            self.stdout.write(render_json(group_calls.ChangedGroups, answer))
             return
         if done.missing and not done.fingerprints and not done.unchanged:
             raise Refused("invalid", f"Group not found: {', '.join(sorted(set(groups)))}. Nothing was changed.")
@@ -178,7 +187,7 @@ class Command(ActCommand):
         done = group_changes.undo(terminal.viewer(), receipt)
         if json:
             answer = {"undone": done.fingerprints, "changed_since": done.changed_since}
-            self.stdout.write(render_json(api_shapes.UndoneGroups, answer))
+            self.stdout.write(render_json(group_calls.UndoneGroups, answer))
             return
         since = f"; {_count(len(done.changed_since))} changed since, not restored" if done.changed_since else ""
         self.stdout.write(f"{_count(len(done.fingerprints))} restored{since}.")
@@ -197,6 +206,7 @@ def _changes(act: str, options: dict[str, Any], now: datetime) -> dict[str, Any]
         "unassign": {"assignee": ""},
         "note": {"note": options.get("text")},
         "runbook": {"runbook_url": options.get("url")},
+        "issue": {"issue_url": options.get("url")},
     }[act]
 
 

@@ -1,4 +1,4 @@
-"""`pause`: pause a queue or a task of a source, from a terminal; without arguments, list what is paused."""
+"""`pause`: pause a queue, task, tenant or dependency of a source, from a terminal; without arguments, list pauses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard.holds import api_shapes
-from dashboard.management.json_answers import render_json
+from dashboard.holds import api as hold_calls
 from dashboard.web.api import shapes
+from dashboard.web.api.shapes import render_json
 from jobs_admin import holds
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import representable, terminal_line
@@ -16,10 +16,11 @@ from jobs_admin.installation import COMMAND
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import moment, parse_length, table
 from jobs_admin.models import Pause
+from jobs_admin.models.hold import KINDS
 
 
 class Command(BaseCommand):
-    help = "Pause a queue or a task of a source. Without arguments, list what is paused."
+    help = "Pause a queue, task, tenant or dependency of a source. Without arguments, list open pauses."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -27,6 +28,10 @@ class Command(BaseCommand):
         place = parser.add_mutually_exclusive_group()
         place.add_argument("--queue", default="", type=representable, help="Queue to pause.")
         place.add_argument("--task", default="", type=representable, help="Task to pause, on all queues.")
+        place.add_argument("--tenant", default="", type=representable, help="Tenant to pause, on all queues.")
+        place.add_argument(
+            "--dependency", default="", type=representable, help="Dependency to pause: a breaker's name."
+        )
         parser.add_argument("--reason", default="", help="Reason, shown wherever the pause is.")
         parser.add_argument(
             "--for", dest="for_", type=parse_length, metavar="LENGTH", help="15m, 4h; default: until resumed."
@@ -36,14 +41,14 @@ class Command(BaseCommand):
     def handle(self, *, source: str | None, json: bool, **options: Any) -> None:
         viewer = terminal.viewer()
         if source is None:
-            if options["queue"] or options["task"] or options["reason"]:
-                raise CommandError("Name the source of the queue or task. Nothing was changed.")
+            if any(options[name] for name in (*KINDS, "reason")):
+                raise CommandError("Name the source first, as in `pause shop --queue emails`. Nothing was changed.")
             self._list(json=json)
             return
         length = options["for_"]
         try:
             made = holds.pause(
-                viewer, source, queue=options["queue"], task=options["task"], reason=options["reason"],
+                viewer, source, **{kind: options[kind] for kind in KINDS}, reason=options["reason"],
                 for_s=int(length.total_seconds()) if length else None,
             )  # fmt: skip
         except Refused as refused:
@@ -51,11 +56,11 @@ class Command(BaseCommand):
         except NotFound as missing:
             raise CommandError(str(missing)) from missing
         if json:
-            self.stdout.write(render_json(api_shapes.PauseItem, api_shapes.pause(viewer, made)))
+            self.stdout.write(render_json(hold_calls.PauseItem, hold_calls.pause(viewer, made)))
             return
         end = f"until {moment(made.until)} UTC" if made.until else "until resumed"
-        self.stdout.write(f"Pause {made.pk}: {_place(made)} is paused {end}. Running jobs run to their end.")
-        if (reach := holds.reach(viewer, [made])[made.pk]).is_unknown_task:
+        self.stdout.write(f"Pause {made.pk}: {_place(made)} is paused {end}. Running jobs finish.")
+        if (reach := holds.reach(viewer, [made])[made.pk]).is_doubtful:
             self.stdout.write(reach.sentence)
         self.stdout.write(f"Undo: {COMMAND} resume {made.pk}")
 
@@ -63,9 +68,9 @@ class Command(BaseCommand):
         viewer = terminal.viewer()
         found = holds.listing(viewer)
         if json:
-            items = api_shapes.pauses(viewer, found)
+            items = hold_calls.pauses(viewer, found)
             answer = shapes.listed(items, lambda one: one, next=None, count=len(items))
-            self.stdout.write(render_json(shapes.Listed[api_shapes.PauseItem], answer))
+            self.stdout.write(render_json(shapes.Listed[hold_calls.PauseItem], answer))
             return
         if not found:
             self.stdout.write("Nothing is paused.")
@@ -83,5 +88,4 @@ class Command(BaseCommand):
 
 
 def _place(one: Pause) -> str:
-    what = f"queue {one.queue}" if one.queue else f"task {one.task}"
-    return terminal_line(f"{what} of {one.source}", 150)
+    return terminal_line(f"{one.kind} {one.name} of {one.source}", 150)

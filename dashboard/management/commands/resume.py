@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard.holds import api_shapes
-from dashboard.management.json_answers import render_json
+from dashboard.holds import api as hold_calls
+from dashboard.web.api.shapes import render_json
 from jobs_admin import holds
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import terminal_line
@@ -16,25 +16,27 @@ from jobs_admin.management.terminal import parse_number
 
 
 class Command(BaseCommand):
-    help = "Resume a paused queue or task. All that waits starts as fast as workers take it."
+    help = "End a pause. Waiting jobs start as fast as workers take them, or at the careful pace."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("pause", type=parse_number, help="Number of the pause, as `pause` lists it.")
+        parser.add_argument(
+            "--pace", choices=holds.PACES, default=holds.AT_ONCE, help="careful: breakers hold and release the jobs."
+        )
         parser.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
 
-    def handle(self, *, pause: int, json: bool, **_: Any) -> None:
+    def handle(self, *, pause: int, pace: str, json: bool, **_: Any) -> None:
         viewer = terminal.viewer()
         try:
-            ended = holds.resume(viewer, pause)
+            ended = holds.resume(viewer, pause, pace=pace)
         except Refused as refused:
             raise CommandError(refused.message) from refused
         except NotFound as missing:
             raise CommandError(str(missing)) from missing
         if json:
-            self.stdout.write(render_json(api_shapes.PauseItem, api_shapes.pause(viewer, ended)))
+            self.stdout.write(render_json(hold_calls.PauseItem, hold_calls.pause(viewer, ended)))
             return
-        what = f"queue {ended.queue}" if ended.queue else f"task {ended.task}"
-        self.stdout.write(
-            f"Resumed: {terminal_line(f'{what} of {ended.source}', 150)}. Waiting jobs start as workers take them."
-        )
+        what = f"{ended.kind} {ended.name}"
+        how = "at the careful pace" if pace == holds.CAREFUL else "as workers take them"
+        self.stdout.write(f"Resumed: {terminal_line(f'{what} of {ended.source}', 150)}. Waiting jobs start {how}.")

@@ -7,9 +7,9 @@ from typing import Any
 from django.utils import timezone
 
 from dashboard.alerts import api_shapes
-from dashboard.alerts.silences import listing
-from dashboard.management.json_answers import render_json
+from dashboard.alerts.silences import screens as silence_screens
 from dashboard.web.api import shapes
+from dashboard.web.api.shapes import render_json
 from jobs_admin import alerts
 from jobs_admin.alerts import silencing
 from jobs_admin.core.text import representable, terminal_line
@@ -64,7 +64,7 @@ class Command(ActCommand):
             self.stdout.write("No silence has ended." if ended else "No silence is active or scheduled.")
             return
         rows = [("SILENCE", "STATE", "STARTS (UTC)", "ENDS (UTC)", "AUTHOR", "ALERTS", "COMMENT")]
-        for line in listing.lines(found, now, may_end=False):
+        for line in silence_screens.lines(found, now, may_end=False):
             one = line.silence
             times = (moment(one.starts_at), moment(one.ends_at))
             texts = (terminal_line(one.author, 30), _matchers(one), terminal_line(one.comment, 100))
@@ -92,5 +92,5 @@ class Command(ActCommand):
 
 
 def _matchers(silence: Silence) -> str:
-    named = listing.matchers(silence.matchers)
+    named = silence_screens.matchers(silence.matchers)
     return terminal_line(", ".join(f"{name} {value}" for name, value in named), 150)

@@ -43,7 +43,7 @@ from jobs_admin.models import ApiToken, Failure
 from jobs_admin.models.access import ADMIN, ENGINE, Viewer
 from jobs_admin.trust import source_keys
 
-UP = Viewer("up")  # as the audit names it
+UP = Viewer("up")  # its name in the audit
 
 
 class Command(BaseCommand):
@@ -109,16 +109,14 @@ class Desk:
         self.engine_failures = 0
         self.supervisor: Supervisor | None = None
         self.lock: int | None = None
-        self.socket: socket.socket | None = (
-            None  # of the pages: held from the start on, also while the web process restarts
-        )
+        self.socket: socket.socket | None = None  # held open from the start, also while the web process restarts
         self.url = ""
         self._page = Page()
 
     # Start --------------------------------------------------------------------------------------------------------
 
     def take_lock(self) -> None:
-        """One desk a folder. The lock is held by the reaper and the engine too: as long as anything of it lives."""
+        """Take the lock of the folder, one per desk. Reaper and engine hold it too, until all processes have ended."""
         path = self.folder / "up.lock"
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         ends = time.monotonic() + 15
@@ -129,7 +127,7 @@ class Desk:
             except BlockingIOError:
                 text = path.read_text() or "{}"
                 holder = json.loads(text)
-                # Killed a moment ago: what it left is just being ended. Else somebody is at work.
+                # Just after a kill its processes are still being terminated; otherwise another `up` is running.
                 if _is_alive(holder.get("pid")) or time.monotonic() > ends:
                     where = holder.get("url") or "it is still starting"
                     raise Misconfigured(
@@ -146,7 +144,7 @@ class Desk:
         os.pwrite(self.lock, json.dumps({"pid": os.getpid(), "url": self.url}).encode(), 0)
 
     def start(self) -> None:
-        """Everything, in order; returns when the page answers and, with the demo, a failure is visible."""
+        """Start everything in order; return when the page answers and, with the demo, a failure is visible."""
         assert self.lock is not None
         for away in reachable.check_given():
             print_line(away)
@@ -155,7 +153,7 @@ class Desk:
         self._choose_addresses()
         forks.read_settings()
         watch.preload()
-        forks.freeze()  # what the forks of this process share
+        forks.freeze()  # objects shared with the forks of this process
         self._announce("Starting the store …")
         self._start_engine()
         supervisor.turn(0)
@@ -207,7 +205,7 @@ class Desk:
         print_line(f"Redrive is ready: {self.url}")
 
     def _announce(self, what: str) -> None:
-        """Say what a first start does next: it takes half a minute, a later one some seconds."""
+        """Report what a first start does next: it takes half a minute, a later one some seconds."""
         if self.is_first:
             print_line(what)
 
@@ -237,7 +235,7 @@ class Desk:
             ours["REDRIVE_DEMO_BROKER_URL"] = f"{engine_url}/1"
             ours["REDRIVE_DEMO_PARTNER_PORT"] = self.partner_port
             ours["REDRIVE_DEMO_PARTNER_URL"] = f"http://127.0.0.1:{self.partner_port}"
-            # Kept: the channel that stands in the database signs with it.
+            # Reused, because the channel in the database signs with it.
             ours["REDRIVE_DEMO_PAGER_SECRET"] = self.made.get("REDRIVE_DEMO_PAGER_SECRET") or pager.new_secret()
         for name in ("REDRIVE_URL", "REDRIVE_REDIS_URL", *_DEMO):
             self.made.pop(name, None)
@@ -245,24 +243,27 @@ class Desk:
         environment.write_made(self.folder, self.made)
 
     def _environment(self) -> dict[str, str]:
-        """Return the variables of every process, beside those of our own environment."""
+        """Return the variables of every process, in addition to those of this process."""
         names = ("SECRET_KEY", "REDRIVE_PAYLOAD_KEYS", "REDRIVE_URL", "CELERY_BROKER_URL", *_DEMO)
         variables = {name: environment.get(name) for name in names if environment.get(name)}
         variables["REDRIVE_REDIS_URL"] = environment.get("REDRIVE_REDIS_URL") or environment.get("REDIS_URL")
         variables["PYTHONUNBUFFERED"] = "1"
-        # A value from a file is handed on as the value: both at once would contradict each other some day.
+        # A value from a file is passed on as the value: passing both could become contradictory.
         return variables
 
     def _child(self, name: str, command: list[str] | Callable[[], object], **more: object) -> Child:
         return Child(name, command, self.folder / "log" / f"{name}.log", self._environment(), **more)  # type: ignore[arg-type]
 
     def _worker(self) -> Child:
-        # Alone on its broker, so it need not wait a second for greetings.
+        # It is the only worker of its broker, so it need not wait a second for others.
         alone = ("--without-mingle", "--without-gossip")
         return self._of_the_shop("worker", "celery", "-A", "demo.shop", "worker", "-c", "4", "-l", "INFO", *alone)
 
     def _of_the_shop(self, name: str, *module: str) -> Child:
-        """A process of the demo: `python -m module`, its broker the demo's. It fails on purpose, so it is quiet here."""
+        """Return a process of the demo, `python -m module`, with the demo's broker.
+
+        It fails on purpose, so its errors are not printed here.
+        """
         child = self._child(name, python("-m", *module), speaks=False)
         of_its_own = {"CELERY_BROKER_URL": environment.get("REDRIVE_DEMO_BROKER_URL")}
         if key := self.made.get(_DEMO_KEY):  # the partner starts before there is one
@@ -278,7 +279,7 @@ class Desk:
         return child
 
     def _play_history(self) -> Child | None:
-        """The demo's labelled day before, once a data folder; None where it is there."""
+        """Start playing the demo's history of the previous day; None if this data folder already has it."""
         done = self.folder / "demo-history"
         if done.exists():
             return None
@@ -302,21 +303,23 @@ class Desk:
         call_command("migrate", interactive=False, verbosity=0)
         if self.has_demo:
             first_start.publish_policies()
+            first_start.create_automation()
             self._make_source_key()
-            # Read before the port was chosen; what is not public may be called only where it is named.
+            # The settings were read before the port was selected; a private address may be called only if it is listed
+            # there.
             settings.REDRIVE = settings.REDRIVE | {"DEMO_PARTNER_URL": environment.get("REDRIVE_DEMO_PARTNER_URL")}
             first_start.create_alerts(config.setting("DEMO_PARTNER_URL"), environment.get("REDRIVE_DEMO_PAGER_SECRET"))
-        # A connection that a fork inherits would be shared with the child.
+        # A fork would share an open connection.
         connections.close_all()
 
     def _make_source_key(self) -> None:
-        """The key with which the demo's workers sign: made once a data folder."""
+        """Create the key with which the demo's workers sign, once per data folder."""
         if not source_keys.is_in_force(self.made.get(_DEMO_KEY, "")):
             self.made[_DEMO_KEY] = str(source_keys.create(UP, first_start.SOURCE))
             environment.write_made(self.folder, self.made)
 
     def _collect_static(self) -> None:
-        """Only when a file changed: names, sizes and times are the fingerprint."""
+        """Collect static files if one has changed, determined by names, sizes and times."""
         seen = hashlib.sha256()
         for finder in get_finders():
             for path, storage in finder.list([]):
@@ -392,7 +395,7 @@ class Desk:
 
 
 class Page:
-    """The first page, requested until it answers. Never waits: the socket listens before a server takes from it."""
+    """The first page, requested until it answers, without blocking: the socket listens before the server accepts."""
 
     def __init__(self) -> None:
         self.path = (settings.FORCE_SCRIPT_NAME or "") + "/"
@@ -400,7 +403,7 @@ class Page:
         self.pending: http.client.HTTPConnection | None = None
 
     def status(self, port: int) -> int | None:
-        """The HTTP status, after redirects; None where there is no answer yet: ask again."""
+        """Return the HTTP status after redirects; None while there is no answer."""
         try:
             if self.pending is None:
                 self.pending = self._request(port)
@@ -434,7 +437,7 @@ _DEMO = (
     "REDRIVE_DEMO_BROKER_URL", "REDRIVE_DEMO_PARTNER_PORT", "REDRIVE_DEMO_PARTNER_URL", "REDRIVE_DEMO_PAGER_SECRET",
 )  # fmt: skip
 
-_DEMO_KEY = "REDRIVE_DEMO_SOURCE_KEY"  # only in `up.json`: no process but the shop's needs it
+_DEMO_KEY = "REDRIVE_DEMO_SOURCE_KEY"  # only in `up.json`: only the shop's processes need it
 
 
 def python(*arguments: str) -> list[str]:
@@ -465,7 +468,7 @@ def _a_failure_is_visible() -> bool:
     """Return whether the default list of failures has a row."""
     try:
         return bool(failures.search(ENGINE, limit=1).rows)
-    except OperationalError:  # SQLite, locked by a long write: ask again
+    except OperationalError:  # SQLite, locked by a long write: try again
         return False
     finally:
         connections.close_all()
@@ -496,7 +499,7 @@ def _has_users() -> bool:
 
 
 def _make_admin() -> str:
-    """The user `admin`; the password that was generated for it, or nothing if none had to be."""
+    """Create the user `admin`, or set its given password; return a generated password, otherwise ""."""
     users = get_user_model().objects
     given = environment.get("REDRIVE_ADMIN_PASSWORD")
     try:
@@ -520,11 +523,12 @@ def _make_admin() -> str:
 
 
 def _set_token() -> None:
-    """The token of REDRIVE_API_TOKEN in force, under the name `up`."""
+    """Put the token of REDRIVE_API_TOKEN in force, under the name `up`."""
     token = environment.get("REDRIVE_API_TOKEN")
     if not token:
         return
     wanted = {"sha256": hashlib.sha256(token.encode()).hexdigest(), "role": ADMIN, "revoked_at": None}
+    wanted |= {"expires_at": None, "networks": ""}
     try:
         with transaction.atomic():
             current = ApiToken.objects.filter(name="up").values(*wanted).first()

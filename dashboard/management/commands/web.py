@@ -39,7 +39,7 @@ class Command(BaseCommand):
         try:
             listener = server.listen(found["six"] or found["host"], int(found["port"]))
         except OSError as error:
-            why = str(error.strerror).partition(" (while")[0]  # Python adds the address
+            why = str(error.strerror).partition(" (while")[0]  # Python appends the address
             raise CommandError(f"{bind} cannot be opened ({why}). Nothing was started.") from error
         os.environ.setdefault("REDRIVE_SQLITE_CACHE_KB", server.ENVIRONMENT["REDRIVE_SQLITE_CACHE_KB"])
         forks.use_one_heap()

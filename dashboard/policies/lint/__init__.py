@@ -1,1 +1,1 @@
-"""The page and the call of lint."""
+"""The page and API call of the lint."""

@@ -8,11 +8,21 @@ from typing import Any
 from django.http import HttpRequest
 from ninja import Schema
 
-from dashboard.policies import api_shapes as policy_shapes
 from dashboard.web.access import needs
 from dashboard.web.api.base import REFUSALS, api
 from jobs_admin.lint import linting
 from jobs_admin.models.access import VIEWER
+
+
+class Finding(Schema):
+    id: str
+    severity: str  # high, medium, low
+    title: str
+    evidence: str
+    fix: str
+    source: str  # where it is known from
+    where: str
+    quoted: str
 
 
 class Place(Schema):
@@ -24,7 +34,7 @@ class Place(Schema):
     policy: str
 
 
-class LintFinding(policy_shapes.Finding):
+class LintFinding(Finding):
     at: Place
 
 

@@ -1,1 +1,1 @@
-"""Sources, their keys, and reports that were refused: the page and the calls."""
+"""Sources, their keys, and refused reports: the page and the API calls."""

@@ -9,15 +9,16 @@ from typing import Annotated, Any
 from django.http import Http404, HttpRequest
 from django.utils import timezone
 from ninja import Path, Schema
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from dashboard.web.access import needs
 from dashboard.web.api import shapes
 from dashboard.web.api.base import REFUSALS, api
 from jobs_admin import config
 from jobs_admin.core.text import representable
+from jobs_admin.desk import unconfigured_sources
 from jobs_admin.models.access import ADMIN, VIEWER, Viewer
-from jobs_admin.queues import coverage, event_switch
+from jobs_admin.queues import coverage
 from jobs_admin.trust import admission
 
 Name = Annotated[str, Path(max_length=63), AfterValidator(representable)]
@@ -27,7 +28,7 @@ class Refused(Schema):
     """Reports of one source, refused for one cause."""
 
     source: str
-    cause: str  # unsigned, signature, unknown: the source is to be accepted first; unfiled: dropped, as too many could not be filed
+    cause: str  # unsigned, signature, unknown: the source is to be accepted first; unfiled: no room, so they stay at their source
     refused: int
     stored: int
     dropped: int  # of those that were refused: there was no room
@@ -49,7 +50,7 @@ def list_refused_reports(request: HttpRequest) -> Any:
     return shapes.listed(rows, _answer, next=None, count=len(rows))
 
 
-def _answer(one: admission.Refusals) -> dict[str, Any]:
+def _answer(one: admission.RefusalCount) -> dict[str, Any]:
     return {name: getattr(one, name) for name in Refused.model_fields} | {"cause": one.word}
 
 
@@ -104,7 +105,7 @@ def disable_events(request: HttpRequest, source: Name) -> Any:
 def _switch_events(request: HttpRequest, source: str, *, on: bool) -> tuple[int, None]:
     if not request.auth.may(VIEWER, source):
         raise Http404("Source not found, or not visible to this token.")
-    event_switch.switch(request.auth, source, on=on)
+    coverage.switch_events(request.auth, source, on=on)
     return 204, None
 
 
@@ -125,7 +126,7 @@ def discard_source(request: HttpRequest, source: Name) -> Any:
 @api.post("/sources/{source}/file", response={200: Decided, **REFUSALS}, tags=["sources"])
 @needs(ADMIN)
 def file_refused_reports(request: HttpRequest, source: Name) -> Any:
-    """File the stored unsigned reports of a source."""
+    """File the stored unsigned and unfiled reports of a source."""
     return _decided(request, source, admission.file_unsigned)
 
 
@@ -134,6 +135,23 @@ def file_refused_reports(request: HttpRequest, source: Name) -> Any:
 def discard_refused_reports(request: HttpRequest, source: Name) -> Any:
     """Delete the stored refused reports of a known source, and their count."""
     return _decided(request, source, admission.discard_refused)
+
+
+class Merge(Schema):
+    into: Annotated[str, Field(max_length=63), AfterValidator(representable)]
+
+
+class Moved(Schema):
+    moved: int  # failures
+    left: int  # reported under both names: they stay, and so does the source
+
+
+@api.post("/sources/{source}/merge", response={200: Moved, **REFUSALS}, tags=["sources"])
+@needs(ADMIN)
+def merge_source(request: HttpRequest, source: Name, body: Merge) -> Any:
+    """Move the failures of a source that is not configured into one that is, and remove it. Needs an admin of every source."""
+    merged = unconfigured_sources.merge(request.auth, source, body.into)
+    return {"moved": merged.moved, "left": merged.left}
 
 
 def _decided(request: HttpRequest, source: str, act: Callable[[Viewer, str], int]) -> dict[str, int]:

@@ -7,22 +7,25 @@ from datetime import datetime
 
 from django.urls import reverse
 
+from jobs_admin import config
+from jobs_admin.db.authorizing import may_write
+from jobs_admin.desk import unconfigured_sources
 from jobs_admin.models import Source, SourceKey
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer
 from jobs_admin.trust import Cause, admission
-from jobs_admin.trust.admission import Finding, Refusals, State
+from jobs_admin.trust.admission import Finding, RefusalCount, State
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     text: str
-    fix: list[tuple[bool, str]]  # parts of the sentence, with whether each is a command
-    tone: str  # dead, retrying; "": no banner
-    url: str  # of the page, for who may open it
+    fix: list[tuple[bool, str]]  # parts of a sentence, with whether each is a command
+    tone: str  # dead or retrying; "": no banner
+    url: str  # URL of the page, if the viewer may open it
 
 
 def lines(viewer: Viewer, state: State, now: datetime) -> list[Line]:
-    """Lines of the overview on signing: refusals for everyone who sees the source, acts of admins for admins."""
+    """Return lines for the overview: refusals for viewers of the source, acts of admins for admins."""
     is_admin = viewer.may_anywhere(ADMIN)
     shown = [one for one in admission.findings(state, now) if _is_for(viewer, one)]
     url = reverse("redrive:source-list") if is_admin else ""
@@ -44,10 +47,10 @@ def _is_for(viewer: Viewer, finding: Finding) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RefusedLine:
-    row: Refusals
+    row: RefusalCount
     may_file: bool
     may_discard: bool
-    discarded: int  # stored reports of the source, whatever the reason: what an act would delete
+    discarded: int  # stored reports of the source, for any reason: what the act would delete
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,11 @@ class SourceLine:
     signed_since: datetime | None
     unsigned_at: datetime | None
     keys: list[SourceKey]
+    into: list[str]  # sources into which this one, which is not configured, can be merged
 
 
 def page(viewer: Viewer, now: datetime) -> dict[str, object]:
-    """The context of the page of sources and keys, of the sources that the viewer administers."""
+    """Return the context of the page of sources and keys, for sources that the viewer administers."""
     state, mine = admission.state(viewer, now), viewer.sources(ADMIN)
     keys = SourceKey.objects.order_by("source", "-pk")
     sources = Source.objects.order_by("name")
@@ -75,9 +79,13 @@ def page(viewer: Viewer, now: datetime) -> dict[str, object]:
         "refused": [
             RefusedLine(
                 row,
-                row.cause == Cause.UNSIGNED and row.stored > 0 and viewer.may(ADMIN, row.source),
-                viewer.may(ADMIN, row.source),
-                sum(other.stored for other in state.refused if other.source == row.source),
+                row.cause in (Cause.UNSIGNED, Cause.UNFILED) and row.stored > 0 and _may_decide(viewer, row.source),
+                _may_decide(viewer, row.source),
+                sum(
+                    other.stored
+                    for other in state.refused
+                    if other.source == row.source and other.cause != Cause.UNFILED
+                ),
             )
             for row in state.refused
         ],
@@ -87,10 +95,19 @@ def page(viewer: Viewer, now: datetime) -> dict[str, object]:
                 known[name].signed_since if name in known else None,
                 known[name].unsigned_at if name in known else None,
                 by_source.get(name, []),
+                _targets(viewer) if name in known and name not in config.sources() else [],
             )
             for name in sorted({*known, *by_source})
         ],
     }
+
+
+def _may_decide(viewer: Viewer, source: str) -> bool:
+    return bool(source) and viewer.may(ADMIN, source)  # reports without a source are handled in Django's admin
+
+
+def _targets(viewer: Viewer) -> list[str]:
+    return unconfigured_sources.targets() if may_write(viewer, ADMIN, EVERY_SOURCE) else []
 
 
 _MOST = 500

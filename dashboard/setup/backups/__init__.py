@@ -1,4 +1,4 @@
-"""Backup and restore of a desk: one ZIP file with its database, what only its store holds, and its keys.
+"""Backup and restore of a desk: one ZIP file with its database, the data that only its store has, and its keys.
 
-Enters: the settings of the desk and a path; leaves: the file, or the desk as it was at the time of the file.
+A backup reads the desk's settings and writes the file; a restore returns the desk to the time of the file.
 """

@@ -1,7 +1,7 @@
-"""The file of a backup: a ZIP whose last member is a manifest with the size and SHA-256 of each other member.
+"""File of a backup: a ZIP whose last member is a manifest with the size and SHA-256 of each other member.
 
-Written as a stream under a temporary name, mode 0600, and renamed when it is complete. Checked completely before anything
-of it is used.
+It is written as a stream under a temporary name, mode 0600, and renamed when complete. A restore checks it completely
+before using any of it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import IO, Any
 FORMAT = 1
 MANIFEST = "manifest.json"
 CHUNK = 1 << 20
-_LEVEL = 1  # of compression: most of a database is encrypted messages, which do not shrink
+_LEVEL = 1  # compression level: most of a database is encrypted messages, which do not compress
 _LARGEST_MANIFEST = 64 << 20
 
 
 class BackupFailed(Exception):
-    """A backup that was not made, or cannot be used. The text says why, and that nothing was changed."""
+    """Backup that failed, or cannot be used. The text states why, and that nothing was changed."""
 
 
 class Archive:
-    """A backup that is being written. `member` once for each part, then `complete`; otherwise `drop`."""
+    """Backup being written: `member` once per part, then `complete`, or `drop` on failure."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class Archive:
         self._members[name] = {"bytes": size, "sha256": digest.hexdigest()}
 
     def complete(self, manifest: dict[str, Any]) -> int:
-        """Add the manifest, give the file its name, and return its size in bytes."""
+        """Add the manifest, rename the file to its final name, and return its size in bytes."""
         text = json.dumps({"format": FORMAT, **manifest, "members": self._members}, indent=1)
         with _disk_errors(self.path):
             self._zip.writestr(MANIFEST, text)
@@ -71,8 +71,8 @@ class Archive:
         return size
 
     def drop(self) -> None:
-        """Remove what was written so far. Does nothing after `complete`."""
-        self._zip.fp = None  # closed, for zipfile: its destructor would write to a file that is closed by then
+        """Remove the incomplete file. Does nothing after `complete`."""
+        self._zip.fp = None  # marks the ZipFile as closed: its destructor would write to the closed file
         with contextlib.suppress(OSError, ValueError):
             self._file.close()
         self.partial.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 
 class Backup:
-    """A complete backup that is being read. Raises BackupFailed where it is none, or not of a format that is known."""
+    """Complete backup being read. Raises BackupFailed if the file is not a backup, or has an unknown format."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -117,7 +117,7 @@ class Backup:
             )
 
     def check(self, progress: Callable[[int], None]) -> None:
-        """Read all members and compare them with the manifest. `progress`: called with the bytes read so far."""
+        """Read all members and compare them with the manifest. `progress` is called with the bytes read so far."""
         done = 0
         for name, expected in self.members.items():
             digest = hashlib.sha256()
@@ -129,7 +129,7 @@ class Backup:
                 raise self._damaged(name)
 
     def read(self, name: str) -> Iterator[bytes]:
-        """Yield the content of a member in pieces."""
+        """Yield the content of a member in chunks."""
         try:
             with self._zip.open(name) as file:
                 while chunk := file.read(CHUNK):

@@ -1,7 +1,7 @@
-"""The database in a backup: SQLite as a copy by its online backup, PostgreSQL as the text that `pg_dump` writes.
+"""Database in a backup: SQLite as a copy by its online backup, PostgreSQL as the SQL of `pg_dump`.
 
-Both are one moment of the database while others write to it. Restoring is one step on both: a file is renamed, or a
-transaction is committed; the statements of `restored.statements` are part of it.
+Both are consistent snapshots while others write. A restore is atomic on both: a file is renamed, or a transaction is
+committed, including the statements of `restored.statements`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-import psycopg
 from django.db import connection, transaction
-from psycopg import conninfo, sql
 
 from dashboard.setup.backups.archive import CHUNK, Archive, Backup, BackupFailed
 from dashboard.setup.connections import about_database
 
 MEMBER = {"sqlite": "database.sqlite3", "postgresql": "database.sql"}
-Progress = Callable[[str, int, int | None], None]  # what, bytes so far, bytes in all
+Progress = Callable[[str, int, int | None], None]  # (what, bytes so far, total bytes)
 Statements = Sequence[tuple[str, list[object]]]
-_PAGES = 1_000  # of SQLite, between two reports of progress
+_PAGES = 1_000  # pages of SQLite between two progress reports
 _NO_TOOL = "{} is not on PATH. Install PostgreSQL's client programs (Debian and Ubuntu: apt install postgresql-client)."
 
 
 def write(archive: Archive, began: Callable[[], None], progress: Progress) -> dict[str, int]:
-    """Add the database to the archive and return the number of rows of each table. `began`: called when the moment is fixed."""
+    """Add the database to the archive and return the rows of each table. `began` is called once the snapshot exists."""
     if connection.vendor == "sqlite":
         return _write_sqlite(archive, began, progress)
     return _write_postgresql(archive, began, progress)
@@ -60,7 +58,7 @@ def _write_sqlite(archive: Archive, began: Callable[[], None], progress: Progres
     copy = archive.partial.with_suffix(".sqlite3")
     try:
         with contextlib.closing(sqlite3.connect(sqlite_path(), timeout=20, isolation_level=None)) as source:
-            # One transaction of our own: the copy is of this moment, and is not begun again when others write.
+            # With our own transaction the copy is of this moment, and does not start again when others write.
             source.execute("BEGIN")
             source.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             began()
@@ -90,33 +88,33 @@ def _write_sqlite(archive: Archive, began: Callable[[], None], progress: Progres
 
 
 def _count_sqlite(database: sqlite3.Connection) -> dict[str, int]:
-    """Count the rows of each table but those that SQLite's search index makes for itself."""
+    """Count the rows of each table, except those that SQLite's search index creates itself."""
     names = "SELECT name FROM pragma_table_list WHERE type = 'table' AND schema = 'main' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     tables = [name for (name,) in database.execute(f"{names} ORDER BY name")]
     return {name: database.execute(f'SELECT COUNT(*) FROM "{name}"').fetchone()[0] for name in tables}
 
 
 def check_free_sqlite() -> None:
-    """Raise BackupFailed where a process has the database open. Afterwards the file is complete, without a log beside it."""
+    """Raise BackupFailed if a process has the database open. Afterwards the file is complete, without a WAL."""
     connection.close()
     path = sqlite_path()
     if not path.exists():
         return
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as database:
-            # SQLite leaves WAL mode only where no other connection has the file open.
+            # SQLite leaves WAL mode only if no other connection has the file open.
             database.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.OperationalError as error:
         raise BackupFailed(
             f"Another process has {path} open ({error}). Stop watch, web and other commands, then restore. "
             "Nothing was changed."
         ) from error
-    except sqlite3.DatabaseError:  # no database at all: there is nothing in it to lose, and it is replaced
+    except sqlite3.DatabaseError:  # not a database: it contains nothing to lose, and is replaced
         return
 
 
 def load_sqlite(backup: Backup, statements: Statements, progress: Progress) -> None:
-    """Extract the database beside the current one, run the statements in it, and put it in place."""
+    """Extract the database beside the current one, run the statements in it, and move it into place."""
     path = sqlite_path()
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}.restored")
     total = backup.members[MEMBER["sqlite"]]["bytes"]
@@ -186,11 +184,11 @@ def _write_postgresql(archive: Archive, began: Callable[[], None], progress: Pro
                 code = dump.wait()
             if code:
                 raise BackupFailed(f"pg_dump failed: {_first_line(errors)} No backup was made.")
-        # Of the same moment as the dump.
+        # From the same snapshot as the dump.
         tables = sorted(connection.introspection.table_names(cursor))
         counts = {}
         for name in tables:
-            cursor.execute(sql.SQL("SELECT COUNT(*) FROM {}").format(sql.Identifier(name)))
+            cursor.execute(f"SELECT COUNT(*) FROM {_name(name)}")
             counts[name] = cursor.fetchone()[0]
         return counts
 
@@ -204,10 +202,12 @@ def find_tool(name: str, consequence: str) -> str:
 
 @contextlib.contextmanager
 def _address() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the connection string of the database without its passwords, and an environment that has them.
+    """Yield the connection string without passwords, and an environment with them.
 
-    libpq has no variable for the password of a client key: that one is in a service file, which is ours alone.
+    libpq has no variable for the password of a client key, which goes into a service file readable only by this user.
     """
+    from psycopg import conninfo  # the driver comes with `redrive[postgres]`
+
     parameters: dict[str, Any] = dict(connection.get_connection_params())
     for name in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(name, None)
@@ -230,7 +230,7 @@ def _first_line(errors: IO[bytes]) -> str:
 
 
 def count_sessions() -> dict[str, int]:
-    """Return address of client -> number of other sessions of the database."""
+    """Return client address -> number of other sessions of the database."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT COALESCE(host(client_addr), 'this machine'), COUNT(*) FROM pg_stat_activity "
@@ -253,7 +253,8 @@ def load_postgresql(backup: Backup, statements: Statements, progress: Progress) 
         )
         assert load.stdin is not None
         done = 0
-        # Where psql has ended, its error says more than the pipe's. Without the last line nothing is committed.
+        # After psql has ended, its error is more specific than that of the pipe. Without the last line nothing is
+        # committed.
         try:
             with contextlib.suppress(BrokenPipeError), load.stdin as pipe:
                 pipe.write(first.encode())
@@ -282,6 +283,9 @@ def _prologue() -> str:
 
 
 def _epilogue(backup: Backup, statements: Statements) -> str:
+    import psycopg
+    from psycopg import sql
+
     checks = [
         f"IF (SELECT COUNT(*) FROM {_name(name)}) <> {int(count)} THEN RAISE EXCEPTION 'rows of % are missing', "
         f"{sql.Literal(name).as_string()}; END IF;"
@@ -297,4 +301,6 @@ def _real() -> Any:
 
 
 def _name(table: str) -> str:
+    from psycopg import sql
+
     return sql.Identifier(table).as_string()

@@ -1,4 +1,4 @@
-"""The keys in a backup: without them, captured messages cannot be read, and the audit's chain cannot be verified."""
+"""Keys in a backup: without them captured messages cannot be read, and the audit's chain cannot be verified."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs_admin.trust.unsealing import payload_key_id
 
 MEMBER = "keys.json"
 SECRET, PAYLOAD = "SECRET_KEY", "REDRIVE_PAYLOAD_KEYS"
-# Values that `up` made and rows of the database depend on. Its addresses and passwords are those of a machine.
+# Values created by `up` on which rows of the database depend. Its URLs and passwords are those of one machine.
 _MADE_BY_UP = ("REDRIVE_DEMO_PAGER_SECRET", "REDRIVE_DEMO_SOURCE_KEY")
 
 
@@ -24,7 +24,7 @@ def write(archive: Archive, folder: Path) -> None:
 
 
 def check(backup: Backup) -> None:
-    """Raise BackupFailed where the environment sets payload keys that lack one of the backup: its messages would be unreadable."""
+    """Raise BackupFailed if the payload keys in the environment lack one of the backup, needed for its messages."""
     if MEMBER not in backup.members:
         missing = [name for name in (SECRET, PAYLOAD) if not environment.get(name)]
         if missing:
@@ -45,7 +45,7 @@ def check(backup: Backup) -> None:
 
 
 def load(backup: Backup, folder: Path) -> list[str]:
-    """Write the keys into `up.json`, those of the backup first, unless the environment sets them. Return what to know."""
+    """Write the keys into `up.json`, those of the backup first, unless the environment sets them. Return notes."""
     if MEMBER not in backup.members:
         return ["The backup has no keys: this desk needs the keys that the backup was made with."]
     found, made, notes = _read(backup), environment.read_made(folder), []

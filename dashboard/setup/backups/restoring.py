@@ -1,4 +1,4 @@
-"""Restoring of a backup to a stopped desk."""
+"""Restore of a backup to a stopped desk."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import redis
+from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, transaction
 
@@ -19,7 +20,8 @@ from dashboard.setup.backups import database, keys, store
 from dashboard.setup.backups.archive import Backup, BackupFailed
 from dashboard.setup.backups.database import Progress
 from dashboard.setup.connections import about_database
-from jobs_admin.core.time_text import dated
+from jobs_admin import config
+from jobs_admin.core.figures import dated
 from jobs_admin.db import audit, audit_anchor, schema
 from jobs_admin.models import Replay
 from jobs_admin.models.access import Viewer
@@ -33,13 +35,13 @@ _UNCHANGED = "Nothing was changed."
 class Restored:
     made_at: datetime
     rows: int
-    store: dict[str, int]  # as `store.load` returns it
-    paused: int  # replays
+    store: dict[str, int]  # result of `store.load`
+    paused: int  # number of paused replays
     notes: list[str]
 
 
 def restore(path: Path, progress: Progress, *, replace: bool = False) -> Restored:
-    """Restore the backup at `path`. Raises BackupFailed with a sentence, which says what was changed."""
+    """Restore the backup at `path`. Raises BackupFailed with a message that states what was changed."""
     if os.environ.pop(environment.PLACEHOLDER, ""):
         os.environ.pop("SECRET_KEY", None)
     backup = Backup(path)
@@ -104,7 +106,7 @@ def _holder(folder: Path) -> str:
 
 
 def _check_replaced(backup: Backup, replace: bool) -> None:
-    """Refuse a database of another program, and a desk that has rows, unless they are to be replaced."""
+    """Refuse to replace a database of another program, or a desk with rows unless that is requested."""
     if connection.vendor == "sqlite" and not database.sqlite_path().exists():
         return
     try:
@@ -112,7 +114,7 @@ def _check_replaced(backup: Backup, replace: bool) -> None:
         ours = (
             set(connection.introspection.django_table_names()) | set(backup.manifest["tables"]) | {"django_migrations"}
         )
-        # The tables of a search index of SQLite, which no model names.
+        # SQLite's tables of a search index, which belong to no model.
         foreign = sorted(one for one in tables if one not in ours and not one.startswith("jobs_admin_"))
         if foreign:
             raise BackupFailed(
@@ -149,7 +151,7 @@ def _check_space(backup: Backup) -> None:
 
 
 def _restore(backup: Backup, client: redis.Redis, progress: Progress) -> Restored:
-    """The database first: where it fails, nothing is changed. What follows may be done again."""
+    """Restore the database first: if that fails, nothing is changed. The further steps can be repeated."""
     made_at = datetime.fromisoformat(backup.manifest["made_at"])
     statements = restored.statements(made_at, backup.manifest["ledgers"], datetime.now(UTC))
     load = database.load_sqlite if connection.vendor == "sqlite" else database.load_postgresql
@@ -168,20 +170,22 @@ def _restore(backup: Backup, client: redis.Redis, progress: Progress) -> Restore
 
 
 def _finish(backup: Backup, made_at: datetime) -> tuple[list[str], int]:
-    """Restore the keys, migrate, and record the restore. Return what to know, and the number of paused replays."""
+    """Restore the keys, migrate, and record the restore. Return notes, and the number of paused replays."""
     notes = keys.load(backup, environment.data_folder())
     _use_keys()
     call_command("migrate", interactive=False, verbosity=0)
     paused = Replay.objects.filter(state=ReplayState.PAUSED, held_because__startswith=restored.reason(made_at)).count()
     viewer, reason = Viewer("manage.py restore"), f"backup of {dated(made_at, datetime.now(UTC))} UTC restored"
     with transaction.atomic():
+        if config.is_own_project():  # restored sessions may have been ended since the backup
+            apps.get_model("sessions", "Session")._default_manager.all().delete()
         after = {"file": backup.path.name, "made_at": made_at.isoformat(), "paused": paused}
         audit.record(viewer, preview_warnings.RESTORE_ACT, "desk", after=after)
-    audit_anchor.accept(viewer, reason)  # entries after the backup are missing, and the reason is known
+    audit_anchor.accept(viewer, reason)  # entries after the backup are missing for a known reason
     return notes, paused
 
 
 def _use_keys() -> None:
-    """Read the settings again, with the keys that were restored."""
+    """Read the settings again, with the restored keys."""
     environment.forget()
     forks.read_settings()

@@ -1,8 +1,8 @@
-"""The store in a backup: what no table has and a new store would lack, by Redis' DUMP, with the time to live of each key.
+"""Store in a backup: the keys that no table has and a new store would lack, by Redis' DUMP with their TTL.
 
-These are reports not filed yet, counts of failures that could not be captured, the switch of the guard, and delayed
-retries. Everything else is written again within seconds (heartbeats, policies, depths), or would be wrong later: ledgers,
-leases and crash counts of that time say nothing about jobs since.
+These are unfiled reports, counts of failures that could not be captured, the guard switch, and delayed retries. All
+other keys are written again within seconds (heartbeats, policies, depths), or would be wrong later: ledgers, leases and
+crash counts of the past do not apply to jobs since.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from jobs_admin import config
 from jobs_admin.core import keys
 
 MEMBER = "store.dump"
-_HEAD = struct.Struct(">qII")  # ms to live (-1: for ever), bytes of the key, bytes of the value
+_HEAD = struct.Struct(">qII")  # TTL in ms (-1: none), bytes of the key, bytes of the value
 _AT_ONCE = 100
 _MOST_VALUE = 1 << 30
 _DROPPED = re.compile(r"(\{[^{}]*\}:)?dropped\Z")
 _COUNT = re.compile(r"(\{[^{}]*\}:)?failures:bytes\Z")
 _STREAM = re.compile(r"(\{[^{}]*\}:)?failures\Z")
 _DELAYED = re.compile(r"\{[^{}]*\}:due(:\d+)?\Z")
-# Moves the delayed retries that are not due yet to their place, if there are none; the others have been promoted since,
-# perhaps. KEYS: due, due:jobs, and both as restored. ARGV[1]: what is due earlier stays out (ms since 1970).
+# Moves the delayed retries that are not due yet into an empty set; the others may have been promoted since. KEYS: due,
+# due:jobs, and both as restored. ARGV[1]: retries due earlier are excluded (ms since 1970).
 _PLACE_DELAYED = """
 local early = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', ARGV[1])
 for _, member in ipairs(early) do
@@ -56,9 +56,9 @@ return {is_free and later or 0, #early}
 
 @contextlib.contextmanager
 def reachable(consequence: str) -> Iterator[redis.Redis]:
-    """Yield a client of the store. Starts the private engine of `up` for as long as this takes, where `up` is not running.
+    """Yield a client of the store, starting the private engine of `up` meanwhile if `up` is not running.
 
-    Raises BackupFailed where the store does not answer; `consequence` ends its text.
+    Raises BackupFailed if the store does not answer; `consequence` ends its text.
     """
     folder, engine, lock = environment.data_folder(), None, None
     try:
@@ -80,7 +80,7 @@ def reachable(consequence: str) -> Iterator[redis.Redis]:
 
 
 def _start_engine(folder: Path, lock: int) -> Engine:
-    """Start the engine of this folder, as `up` does, and use it in this process."""
+    """Start the engine of this folder as `up` does, and use it in this process."""
     made = environment.read_made(folder)
     known = made.setdefault("engine", {"port": None, "password": secrets.token_urlsafe(24)})
     port = known.get("port")
@@ -96,7 +96,7 @@ def _start_engine(folder: Path, lock: int) -> Engine:
 
 
 def hold_folder(folder: Path) -> int | None:
-    """Take the lock that `up` has while it runs. None where it runs. Closing the descriptor releases the lock."""
+    """Take the lock that `up` holds while it runs; None if it runs. Closing the descriptor releases the lock."""
     if not folder.is_dir():
         return None
     try:
@@ -114,13 +114,13 @@ def hold_folder(folder: Path) -> int | None:
 
 
 def identity(client: redis.Redis) -> str:
-    """Return the id of the store, which gets one at its first backup."""
+    """Return the id of the store, which is assigned by its first backup."""
     client.set(keys.store_id(), secrets.token_hex(16), nx=True)
     return client.get(keys.store_id()).decode()
 
 
 def write(archive: Archive, client: redis.Redis, progress: Progress) -> int:
-    """Add the keys to the archive and return their number. Each is of one moment; together they are of some seconds."""
+    """Add the keys to the archive and return their number. Each is consistent; together they span some seconds."""
     found = sorted({key for key in client.scan_iter(f"{keys.PREFIX}:*", count=1_000) if _is_stored(key)})
     done = count = 0
     with archive.member(MEMBER) as append:
@@ -131,7 +131,7 @@ def write(archive: Archive, client: redis.Redis, progress: Progress) -> int:
                 pipe.dump(name).pttl(name)
             answers = pipe.execute()
             for name, value, ms in zip(names, answers[::2], answers[1::2], strict=True):
-                if value is not None:  # it ended meanwhile
+                if value is not None:  # expired meanwhile
                     append(_HEAD.pack(ms, len(name), len(value)) + name + value)
                     done, count = done + len(value), count + 1
             progress("Copying the store", done, None)
@@ -147,10 +147,11 @@ def _is_stored(key: bytes) -> bool:
 
 
 def load(backup: Backup, client: redis.Redis) -> dict[str, int]:
-    """Write what the store does not have; its other keys are newer. Reports are added to those that are there.
+    """Write the keys that the store lacks; its own keys are newer. Reports are added to existing ones.
 
-    Keys that no backup of Redrive has are not written. Returns the numbers of `restored` and `present` keys, of `delayed`
-    and `overdue` retries, and of retries that are not restored because they are in the store, or ended in it (`settled`).
+    Keys that no backup of Redrive contains are not written. Returns the numbers of `restored` and `present` keys, of
+    `delayed` and `overdue` retries, and of retries that are not restored because they are in the store, or ended in it
+    (`settled`).
     """
     counts = {"restored": 0, "present": 0, "delayed": 0, "overdue": 0, "settled": 0}
     is_same_store = client.get(keys.store_id()) == str(backup.manifest.get("store")).encode()
@@ -164,7 +165,7 @@ def load(backup: Backup, client: redis.Redis) -> dict[str, int]:
             delayed.add(key.decode().removesuffix(":jobs"))
             client.restore(key + b":restored", max(ms, 0), value, replace=True)
         elif key.removesuffix(b":bytes") in added:
-            client.delete(key)  # the next writer of a report measures
+            client.delete(key)  # the next writer of a report measures it
         elif _is_restored(client, key, ms, value):
             counts["restored"] += 1
         elif _STREAM.match(name):
@@ -198,7 +199,7 @@ def _is_restored(client: redis.Redis, key: bytes, ms: int, value: bytes) -> bool
 
 
 def _add_reports(client: redis.Redis, key: bytes, value: bytes) -> None:
-    """Add the reports of the backup to a stream. One that is filed twice changes nothing."""
+    """Add the reports of the backup to a stream. Filing a report twice changes nothing."""
     place, after = key + b":restored", b"-"
     client.restore(place, 0, value, replace=True)
     while entries := client.xrange(place, after, count=_AT_ONCE):

@@ -1,4 +1,4 @@
-"""Writing of a backup while the desk runs."""
+"""Backup of a running desk."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _NO_BACKUP = "No backup was made."
 class Written:
     path: Path
     size: int  # bytes
-    made_at: datetime  # the moment of its rows
+    made_at: datetime  # time of the snapshot
     rows: int
     store_keys: int
     has_keys: bool
 
 
 def write(path: Path, progress: Progress, *, with_keys: bool = True) -> Written:
-    """Write a backup to `path`, mode 0600, and record it in the audit. Raises BackupFailed with a sentence: then there is none."""
+    """Write a backup to `path`, mode 0600, and record it in the audit. Raises BackupFailed if none was written."""
     path = path.resolve()
     if path.is_dir():
         raise BackupFailed(f"{path} is a folder: name a file in it. {_NO_BACKUP}")
@@ -58,7 +58,8 @@ def _write(path: Path, client: redis.Redis, progress: Progress, with_keys: bool)
     applied = MigrationRecorder(connection).applied_migrations()
     archive = Archive(path)
     try:
-        # Before the database: a report that is filed in between is in both, which changes nothing; otherwise it were in neither.
+        # Before the database: a report filed in between is then in both, which is harmless; otherwise it would be in
+        # neither.
         store_keys = store.write(archive, client, progress)
         tables = database.write(archive, lambda: moments.append(datetime.now(UTC)), progress)
         if with_keys:
@@ -86,7 +87,7 @@ def _write(path: Path, client: redis.Redis, progress: Progress, with_keys: bool)
 
 
 def _check_space(path: Path) -> None:
-    """Raise BackupFailed where the copy of an SQLite database does not fit beside its file."""
+    """Raise BackupFailed if there is no room for the copy of an SQLite database beside its file."""
     if connection.vendor != "sqlite":
         return
     needed, free = database.size(), shutil.disk_usage(path.parent).free

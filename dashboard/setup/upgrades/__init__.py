@@ -1,4 +1,4 @@
-"""Upgrade of a desk to this version: what it would do and what stops it (`checks`), and doing it (`performing`).
+"""Upgrade of a desk to this version: its effects and obstacles (`checks`), and the upgrade itself (`performing`).
 
-Enters: the database as another version left it, and the settings; leaves: findings, or the database of this version.
+It converts the database of another version to this version's; the checks only return findings.
 """

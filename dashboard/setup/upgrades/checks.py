@@ -1,4 +1,4 @@
-"""Checks before an upgrade. They change nothing."""
+"""Checks before an upgrade, which change nothing."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from dashboard.setup.progress import format_bytes
 from dashboard.setup.upgrades import plan
 from dashboard.setup.upgrades.plan import Pending
 from jobs_admin import config
+from jobs_admin.core.text import list_some
 from jobs_admin.models import AuditEvent, Worker
 from jobs_admin.models.failure_count import has_triggers
 from jobs_admin.models.source import ALIVE_S
@@ -30,7 +31,7 @@ from jobs_admin.worker.versions import VERSION
 
 HIGH, WARNING, INFO = "high", "warning", "info"
 NOTHING, STOPPED, READY = 0, 1, 2  # exit codes of `upgrade --check`
-_OLD = timedelta(days=1)  # a backup
+_OLD = timedelta(days=1)  # age of a backup
 _MOST_NAMED = 5
 
 
@@ -42,7 +43,7 @@ class Check:
     free: int
     backup_at: datetime | None
     has_desk: bool = True  # the database has tables to back up
-    is_interrupted: bool = False  # an earlier upgrade did not end
+    is_interrupted: bool = False  # an earlier upgrade was interrupted
 
     @property
     def code(self) -> int:
@@ -65,7 +66,7 @@ class Check:
 
 
 def check(now: datetime | None = None, *, with_backup: bool = True) -> Check:
-    """Check what an upgrade would do and what stops it; what stops the backup alone, only `with_backup`."""
+    """Check the effects and obstacles of an upgrade; obstacles to the backup only `with_backup`."""
     now = now or datetime.now(UTC)
     history = _check_history()
     if history:
@@ -101,7 +102,7 @@ def check(now: datetime | None = None, *, with_backup: bool = True) -> Check:
 
 
 def _check_history() -> list[Finding]:
-    """Return what makes the recorded migrations unusable."""
+    """Return problems of the recorded migrations."""
     try:
         loader = MigrationLoader(connection)
         loader.check_consistent_history(connection)
@@ -118,14 +119,14 @@ def _check_history() -> list[Finding]:
 
 
 def _variables() -> list[Finding]:
-    """Return variables of the environment that begin as ours and that no part of this version reads."""
+    """Return variables with Redrive's prefix that this version does not use."""
     found = []
     for name in sorted(os.environ):
         bare = name.removesuffix("_FILE")
         if not name.startswith("REDRIVE_") or bare in environment.KNOWN:
             continue
         near = difflib.get_close_matches(bare, environment.KNOWN, 1)
-        fix = f"Did you mean {near[0]}?" if near else "Remove it: docs/operations.md lists all settings."
+        fix = f"Did you mean {near[0]}?" if near else "Remove it, or correct its name."
         found.append(
             Finding("variable", WARNING, f"{name} is set and not known to this version; it has no effect.", fix)
         )
@@ -144,14 +145,14 @@ def _check_store() -> list[Finding]:
         config.store().ping()
     except (redis.RedisError, config.BadConfiguration) as error:
         if not environment.is_given("REDRIVE_REDIS_URL") and not environment.is_given("REDIS_URL"):
-            return []  # the engine of `up`, which `upgrade` starts itself
+            return []  # the private engine, which `upgrade` starts itself
         fix = "Check REDRIVE_REDIS_URL, or use --no-backup."
         return [Finding("store", HIGH, f"The store does not answer ({error}): `upgrade` cannot back it up.", fix)]
     return []
 
 
 def _check_workers(now: datetime) -> list[Finding]:
-    """Compare the guards of live workers with this version: the one before and the one after are read."""
+    """Compare the guards of live workers with this version, which reads reports of the previous and the next one."""
     ours, older, newer, unknown = parse_version(VERSION), [], [], []
     assert ours is not None
     with connection.cursor() as cursor:  # only columns that every version has
@@ -183,7 +184,7 @@ def _check_workers(now: datetime) -> list[Finding]:
         Finding(
             id,
             WARNING,
-            f"{len(found):,} live {'worker has' if len(found) == 1 else 'workers have'} a guard {what}: {_some(found)}.",
+            f"{len(found):,} live {'worker has' if len(found) == 1 else 'workers have'} a guard {what}: {list_some(found, _MOST_NAMED)}.",
             fix,
         )
         for id, found, what, fix in texts
@@ -196,13 +197,8 @@ def parse_version(text: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _some(names: list[str]) -> str:
-    rest = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
-
-
 def _find_interrupted(tables: set[str]) -> list[Finding]:
-    """Return what an upgrade that was killed left: a half-built index, or tables without their triggers."""
+    """Return what an interrupted upgrade left: a half-built index, or tables without their triggers."""
     found = []
     if names := invalid_indexes():
         text = f"An interrupted upgrade left half-built indexes: {', '.join(names)}."
@@ -236,7 +232,7 @@ def _last_backup() -> datetime | None:
 
 
 def _disk(pending: list[Pending]) -> tuple[int, int]:
-    """Return the bytes that backup and migrations need in the data folder at most, and those that are free."""
+    """Return the bytes that backup and migrations need in the data folder at most, and the bytes available."""
     folder = environment.data_folder()
     while not folder.exists():
         folder = folder.parent

@@ -1,4 +1,4 @@
-"""The upgrade itself: a backup, the migrations, and what follows them. May be killed and run again at any time."""
+"""Upgrade: backup, migrations, and subsequent steps. It may be killed and run again at any time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from jobs_admin.worker.versions import VERSION
 
 
 class UpgradeFailed(Exception):
-    """An upgrade that did not end. The text says what is done, what is not, and how to go on."""
+    """Incomplete upgrade. The text states what is done, what is not, and how to continue."""
 
 
 def upgrade(write: Callable[[str], object], *, with_backup: bool = True) -> None:
-    """Bring the database to this version. Raises UpgradeFailed."""
+    """Upgrade the database to this version. Raises UpgradeFailed."""
     found = checks.check(with_backup=with_backup)
     stops = [one for one in found.findings if one.severity == checks.HIGH]
     if stops:
@@ -41,7 +41,7 @@ def upgrade(write: Callable[[str], object], *, with_backup: bool = True) -> None
         write(f"Dropped the half-built index {name}.")
     lines = _Lines(write)
     try:
-        # Also with nothing pending: it creates triggers and search tables that an interrupted run left out.
+        # Also without pending migrations: it creates triggers and search tables that an interrupted run omitted.
         call_command("migrate", interactive=False, verbosity=1, stdout=lines)
     except (DatabaseError, CommandError, ValueError, LookupError, TypeError) as error:
         raise UpgradeFailed(_broken(error, lines, backup)) from error
@@ -77,7 +77,7 @@ def _make_backup(write: Callable[[str], object]) -> Path:
         raise UpgradeFailed(f"{folder} cannot be made: {error.strerror}. Nothing was changed.") from error
     path = folder / f"before-upgrade-{datetime.now(UTC):%Y%m%d-%H%M%S}.zip"
     try:
-        # Its audit entry needs only tables of the first version.
+        # The audit entry requires only tables of the first version.
         made = writing.write(path, Progress(write))
     except BackupFailed as failed:
         raise UpgradeFailed(f"{failed} Nothing was migrated. To upgrade without a backup, use --no-backup.") from failed
@@ -104,7 +104,7 @@ def _broken(error: Exception, lines: _Lines, backup: Path | None) -> str:
 
 
 class _Lines:
-    """Output of Django's `migrate`, as a line for each migration with its time."""
+    """Output of Django's `migrate`, as one line per migration with its time."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self.current = ""

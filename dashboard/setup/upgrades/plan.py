@@ -1,4 +1,4 @@
-"""Pending migrations: the tables that each locks, and an estimate of the time."""
+"""Pending migrations, the tables that each locks, and an estimate of the time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-# Rows a second: measured on SQLite with the table of a million failures, on two busy cores (bench/results.md).
+# Rows per second, measured on SQLite with a table of a million failures, on two busy cores (bench/results.md).
 RATES = {"rebuild": 1_000, "update": 12_000, "index": 60_000, "scan": 90_000, "keys": 200_000}
-_NOTHING = 0.05  # seconds of a statement that reads no row
+_NOTHING = 0.05  # seconds for a statement that reads no row
 
 WRITES_WAIT = "all writes to the database wait"
 EXCLUSIVE = "ACCESS EXCLUSIVE: reads and writes of the table wait"
@@ -20,7 +20,7 @@ ROWS = "ROW EXCLUSIVE: only writes to the same rows wait"
 NONE = "none"
 
 _NAME = r'"?(\w+)"?'
-# SQL -> (what it does, its lock on PostgreSQL, the rate at which it reads rows). The first that matches counts.
+# SQL -> (effect, lock on PostgreSQL, rate at which it reads rows). The first match counts.
 _STATEMENTS: list[tuple[str, str, str, str]] = [
     (rf'CREATE TABLE "?new__{_NAME}', "rebuilds the table", EXCLUSIVE, "rebuild"),
     (rf"CREATE TABLE {_NAME}", "creates the table", NONE, ""),
@@ -44,13 +44,13 @@ _CODE = "CANNOT BE WRITTEN AS SQL"
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One thing that a migration does to one table."""
+    """Effect of a migration on one table."""
 
-    table: str  # empty: not known before it runs
+    table: str  # "": unknown before it runs
     does: str
     lock: str
     rows: int
-    seconds: float | None  # None: not known before it runs
+    seconds: float | None  # None: unknown before it runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Pending:
 
 
 def find_pending() -> list[Pending]:
-    """Return the migrations that the database lacks, in their order. Changes nothing."""
+    """Return the pending migrations in order, without applying them."""
     executor = MigrationExecutor(connection)
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     tables = set(connection.introspection.table_names())
@@ -85,7 +85,7 @@ def find_pending() -> list[Pending]:
 
 
 def _check_of_keys(counts: dict[str, int]) -> Effect:
-    """Django ends each migration of SQLite with a check of the foreign keys of all tables."""
+    """Return the check of foreign keys in all tables with which Django ends each migration on SQLite."""
     for table in connection.introspection.django_table_names(only_existing=True):
         if table not in counts:
             counts[table] = count_rows(table)
@@ -94,7 +94,7 @@ def _check_of_keys(counts: dict[str, int]) -> Effect:
 
 
 def parse_statement(text: str, vendor: str) -> tuple[Effect, str] | None:
-    """Return the effect of one statement without its rows, and the rate at which it reads them; None for one without any."""
+    """Return the effect of a statement, without its rows, and the rate at which it reads them; None without effect."""
     text = " ".join(line for line in text.splitlines() if not line.startswith("--") or _CODE in line)
     if _CODE in text:
         return Effect("", "runs Python code over rows", WRITES_WAIT if vendor == "sqlite" else ROWS, 0, None), ""
@@ -105,7 +105,7 @@ def parse_statement(text: str, vendor: str) -> tuple[Effect, str] | None:
 
 
 def _merge(effects: list[tuple[Effect, str]]) -> list[tuple[Effect, str]]:
-    """Drop repetitions, and the indexes and renames that belong to a rebuild of the same table."""
+    """Remove repetitions, and the indexes and renames that belong to a rebuild of the same table."""
     rebuilt = {effect.table for effect, _ in effects if effect.does == "rebuilds the table"}
     made = {effect.table for effect, _ in effects if effect.does == "creates the table"}
     found: list[tuple[Effect, str]] = []
@@ -129,7 +129,7 @@ def _count_rows_of(effects: list[tuple[Effect, str]], tables: set[str], counts: 
 
 
 def count_rows(table: str) -> int:
-    """Return the number of rows; on PostgreSQL, of a large table, its estimate of them."""
+    """Return the number of rows; for a large table on PostgreSQL its estimate."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SELECT reltuples::bigint FROM pg_class WHERE oid = %s::regclass", [table])

@@ -1,5 +1,5 @@
-"""The API under `/api/`: the same services as the pages, for programs. JSON, `Authorization: Bearer TOKEN`.
+"""The API under `/api/`: the services of the pages for programs, as JSON, with `Authorization: Bearer TOKEN`.
 
-The token alone says who calls: no session is looked at, so no foreign page can act through a browser's cookies, and
-no CSRF token is asked for.
+Only the token identifies the caller. Sessions are ignored, so a foreign page cannot act through a browser's cookies and
+no CSRF token is needed.
 """

@@ -1,4 +1,4 @@
-"""The API itself, and the types of arguments that its calls share. Each call does one thing of a service."""
+"""The API object, and argument types shared by its calls. Each call invokes one service."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Token(HttpBearer):
 
 
 class _Api(NinjaAPI):
-    """The API, whose description is built once for each mount: that takes half a second of a processor."""
+    """API whose description is built once per mount, because that takes half a second of processor time."""
 
     def get_openapi_operation_id(self, operation: Operation) -> str:
-        """Return the call's name. No two calls have the same, and it stays when a module moves."""
+        """Return the name of the call, which is unique and independent of its module."""
         name: str = operation.view_func.__name__
         return name
 
@@ -47,7 +47,7 @@ api = _Api(
     description="The failure desk for background jobs. Every call needs `Authorization: Bearer TOKEN`.",
     auth=Token(),
     urls_namespace="redrive:api",
-    docs_url=None,  # its page loads scripts from elsewhere, which our Content-Security-Policy refuses
+    docs_url=None,  # its page loads scripts from other hosts, which the Content-Security-Policy blocks
     openapi_url="/openapi.json",
 )
 errors.install(api)
@@ -60,7 +60,7 @@ NO_CURSOR = "Invalid cursor: pass `next` from the previous page, unchanged"
 
 
 def _cursor(text: str | None) -> str | None:
-    """Anything else would silently be page one, and a program would leaf through it for ever."""
+    """Parse a cursor. An invalid one must not silently mean page one: a program would page forever."""
     if text and whole_number(text) is None:
         raise ValueError(NO_CURSOR)
     return text
@@ -71,7 +71,7 @@ AfterQueue = Annotated[str | None, Query(max_length=400)]
 
 
 class Body(Schema):
-    model_config = ConfigDict(extra="forbid")  # a misspelt field would silently do something else
+    model_config = ConfigDict(extra="forbid")  # a misspelt field must not be ignored silently
 
 
 class Reason(Body):
@@ -82,11 +82,11 @@ REFUSALS = dict.fromkeys((401, 403, 404, 409, 422), shapes.Error)
 
 
 def viewer_of(request: HttpRequest) -> Viewer:
-    """Return the viewer of the token; the door has let it in by what the call `@needs`."""
+    """Return the viewer of the token, which `door` has checked against the right in `@needs`."""
     viewer: Viewer = request.auth
     return viewer
 
 
 def page_of(name: str, *args: object) -> str:
-    """The address of a page, as the desk is reached from outside."""
+    """Return the absolute URL of a page, as reached from outside."""
     return config.page_url(reverse(name, args=args))

@@ -1,4 +1,4 @@
-"""Every refusal in one shape: `{"error": {"code", "message", "field"?}}`, with the status that fits."""
+"""Errors in one shape: `{"error": {"code", "message", "field"?}}`, with the matching status."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def answer(status: int, code: str, message: str, field: str | None = None, **mor
 
 
 class _Encoder(JSONEncoder):
-    """Encoder of the details of a refusal: dataclasses and times of the engine."""
+    """JSON encoder for the details of a refusal: dataclasses and times of the engine."""
 
     def default(self, o: Any) -> Any:
         return o.isoformat() if isinstance(o, datetime) else asdict(o)
 
 
 def note_refusal(request: HttpRequest, viewer: Viewer, why: str, *, source: str = "") -> None:
-    """Write down that a changing call was refused, as pages do; the services write down what they refuse themselves."""
+    """Record that a changing call was refused, as pages do; services record their own refusals."""
     if request.method in READS:
         return
     name = address_name(request.resolver_match) if request.resolver_match else request.path
@@ -60,7 +60,7 @@ def install(api: NinjaAPI) -> None:
     @api.exception_handler(ValidationError)
     def _(request: HttpRequest, error: ValidationError) -> HttpResponse:
         first = error.errors[0] if error.errors else {}
-        # ("body", "body", "pace", "rate") but ("query", "limit"): what the caller named comes after our own names.
+        # ("body", "body", "pace", "rate") but ("query", "limit"): the names of the caller follow Redrive's own.
         place = [str(part) for part in first.get("loc", ())[1:]]
         place = place[1:] if first.get("loc", ("",))[0] == "body" else place
         message = str(first.get("msg", "Invalid request")).removeprefix("Value error, ")
@@ -119,9 +119,9 @@ def door(
 ) -> Callable[..., HttpResponse]:
     """Wrap a view of the API for the site's middleware: no login page, no CSRF token, errors in the API's shape.
 
-    Without a token it reveals neither the allowed methods nor the description of all calls. With one, each call
-    needs the right that it declares (`@needs`); a call that declares none is closed to everyone.
-    `guarded.calls` has the calls by method; for a view that is not of the library they have to be passed.
+    Without a token it reveals neither allowed methods nor the description of all calls. With a token, each call
+    requires the right that it declares with `@needs`; a call that declares none is closed to everyone. `guarded.calls`
+    maps methods to calls; for a view outside the library they must be passed.
     """
     calls = calls or {method: op.view_func for op in _operations(view) for method in op.methods}
 
@@ -145,14 +145,14 @@ def door(
 
     guarded.is_call = True
     guarded.calls = calls
-    # What is no call: the description of all of them, for whoever holds a token, and the answer for other addresses.
+    # Views that are not calls: the description of all calls, for any token, and the response for unknown URLs.
     guarded.right = "anyone" if view is unknown_address else "viewer"
     return guarded
 
 
 def _operations(view: Callable[..., HttpResponse]) -> list[Operation]:
-    """The calls at the view's address: the library keeps them where only its view's closure knows."""
-    from ninja.operation import PathView  # not before the first call: pages need none of the library
+    """Return the calls at the view's URL, which the library stores only in the closure of its view."""
+    from ninja.operation import PathView  # imported by the first call: pages do not need the library
 
     path_view = inspect.getclosurevars(view).nonlocals.get("self") if inspect.isfunction(view) else None
     return path_view.operations if isinstance(path_view, PathView) else []
@@ -160,7 +160,7 @@ def _operations(view: Callable[..., HttpResponse]) -> list[Operation]:
 
 def _may(viewer: Viewer, calls: dict[str, Callable], method: str) -> bool:
     if method not in calls:
-        return True  # no such call, which the view says itself
+        return True  # no such call; the view itself reports that
     right = getattr(calls[method], "right", None)
     return right in RANK and viewer.may_anywhere(right)
 

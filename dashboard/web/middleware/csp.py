@@ -1,4 +1,4 @@
-"""The content security policy: one for every page, so it is put into words once."""
+"""The content security policy, the same for every page and therefore rendered once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_STATIC_FILES = ("script-src", "style-src", "img-src", "font-src", "connect-s
 
 
 class PolicyMiddleware(MiddlewareMixin):
-    """The policy on every answer; static files may come from the host of STATIC_URL.
+    """Middleware that sets the policy on every response; static files may come from the host of STATIC_URL.
 
     No view changes it: there are no exemptions and no nonces.
     """

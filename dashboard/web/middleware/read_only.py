@@ -1,4 +1,4 @@
-"""REDRIVE_READ_ONLY: no request changes anything, be it for a page, a form of Django's admin or a call of the API."""
+"""REDRIVE_READ_ONLY: refuses every change by pages, forms of Django's admin and API calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from dashboard.web.access import READS, address_name
 from jobs_admin import config
 from jobs_admin.desk import overview
 
-# Who comes and goes must be able to; previews and backtests only look, what they are about is too long for an address;
-# an export only reads, and is a POST because it is written down.
+# Logging in and out stays possible; previews and backtests only read, but their arguments are too long for a URL; an
+# export only reads, and is a POST because it is audited.
 HARMLESS = frozenset(
     {
         "login",
+        "login-code",
+        "login-set-up",
         "logout",
         "admin:login",
         "admin:logout",
@@ -33,7 +35,7 @@ HARMLESS = frozenset(
 
 
 class ReadOnlyMiddleware:
-    """Refuse every request that could change something, before its view; the services refuse it too."""
+    """Middleware that refuses every request that could change something, before its view; services refuse it too."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -41,7 +43,7 @@ class ReadOnlyMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self.get_response(request)
         if request.method not in READS:
-            overview.forget()  # who acted sees it
+            overview.forget()  # the acting user sees the result at once
         return response
 
     def process_view(
@@ -60,8 +62,8 @@ def _is_harmless(request: HttpRequest) -> bool:
 
 
 def _refused_call(request: HttpRequest) -> HttpResponse | None:
-    """The refusal in the API's shape; None without a token, which the call itself refuses."""
-    from dashboard.web import access  # not before the apps are loaded
+    """Return the refusal in the API's shape; None without a token, which the call itself refuses."""
+    from dashboard.web import access  # requires loaded apps
     from dashboard.web.api import errors
 
     viewer = access.viewer_of_request(request)

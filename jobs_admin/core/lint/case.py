@@ -1,4 +1,6 @@
-"""The subject of the lint: policies, live configurations, options of queued jobs, observed facts, and the curves that follow."""
+"""Input of the lint: policies, live configurations, options of queued jobs, observed facts, and the resulting
+curves.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from jobs_admin.core.matching import chosen, matches
 from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.core.policy.shape import REPLACE
 
-# How long a service may be away, where no outage was seen yet: five minutes.
+# Assumed outage of a service if none was seen yet: five minutes.
 OUTAGE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time in which many attempts of a queue failed, and no more are known to have succeeded."""
+    """Interval in which many attempts of a queue failed and no success is known."""
 
     source: str
     queue: str
@@ -33,23 +35,23 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Keyed by (source, queue) or (source, task). What is missing was not seen."""
+    """Observed facts, by (source, queue) or (source, task). A missing key means not observed."""
 
     per_minute: Mapping[tuple[str, str], float] = field(
         default_factory=dict
     )  # jobs started in the busiest minute of a day
     failed_per_minute: Mapping[tuple[str, str], float] = field(
         default_factory=dict
-    )  # attempts, in the worst minute of a day
+    )  # failed attempts in the worst minute of a day
     outages: tuple[Outage, ...] = ()  # of the last week
-    # Failures that are kept: (source, task) -> class of the error, without its module -> how many.
+    # Stored failures: (source, task) -> error class without module -> count.
     errors: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
-    # Of those, the ones in which a server said that it was asked too often (429).
+    # Those in which a server answered with 429 (rate limited).
     rate_limited: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    # And the ones whose message says that they are permanent, and which ran more than once all the same; of a sample.
+    # In a sample, those whose message declares a permanent error and that ran more than once nevertheless.
     permanent_retried: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    fully_reported: frozenset[str] = frozenset()  # sources of which every live worker told what it has
-    outage_s: float = OUTAGE_S  # to be survived where none was seen
+    fully_reported: frozenset[str] = frozenset()  # sources whose live workers all reported their configuration
+    outage_s: float = OUTAGE_S  # outage to survive if none was seen
 
     def longest_outage(self, source: str, queue: str) -> Outage | None:
         seen = [one for one in self.outages if (one.source, one.queue) == (source, queue)]
@@ -58,22 +60,22 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A task as the workers of one configuration know it."""
+    """A task in the configuration of some workers."""
 
     found: Configuration
     task: Task
     where: Where
-    curves: tuple[Curve, ...]  # the ways in which Celery itself retries it
-    policy: Policy | None  # the one that matches it
+    curves: tuple[Curve, ...]  # Celery's own ways to retry it
+    policy: Policy | None  # the matching policy
 
     @property
     def enforced(self) -> Policy | None:
-        """The policy, where it decides in every worker of this configuration."""
+        """Policy if it is enforced in every worker of this configuration, else None."""
         is_in_force = self.policy is not None and self.policy.mode == ENFORCE and self.found.modes == {ENFORCE}
         return self.policy if is_in_force else None
 
     def replaced(self, curve: Curve) -> bool:
-        """Return whether a policy decides instead of this curve; a call that is more than a retry stays Celery's."""
+        """Return whether a policy replaces this curve; a call that is more than a retry stays Celery's."""
         policy = self.enforced
         return (
             policy is not None
@@ -84,7 +86,7 @@ class Known:
 
     @property
     def attempts(self) -> int | None:
-        """Return how often a job runs at most: of the way of retrying that has most. 1: it is not retried. None: one has no bound."""
+        """Maximum attempts over all ways to retry. 1: never retried. None: unlimited."""
         ways = [curve.attempts for curve in self.curves if not self.replaced(curve)]
         if self.enforced is not None and self.enforced.retries:
             ways.append(self.enforced.max_attempts)
@@ -98,10 +100,10 @@ class Case:
     facts: Facts
     tasks: tuple[Known, ...]
     of_policies: tuple[Curve, ...]
-    of_tasks: tuple[Curve, ...]  # Celery's own retries that still run
-    replaced: tuple[tuple[Curve, Policy], ...]  # and those that a policy took the place of
-    shared: Mapping[tuple[str, str], int]  # (source, queue) -> tasks that are routed to it
-    lying: tuple[FoundOptions, ...] = ()  # of sources whose jobs say themselves how they are retried
+    of_tasks: tuple[Curve, ...]  # Celery's own retries still in effect
+    replaced: tuple[tuple[Curve, Policy], ...]  # those replaced by a policy
+    shared: Mapping[tuple[str, str], int]  # (source, queue) -> number of tasks routed to it
+    lying: tuple[FoundOptions, ...] = ()  # of sources whose jobs contain their own retry options
     of_options: tuple[Curve, ...] = ()
 
     @property
@@ -109,7 +111,7 @@ class Case:
         return self.of_policies + self.of_tasks + self.of_options
 
     def queues_of(self, curve: Curve) -> list[tuple[str, str]]:
-        """(source, queue) that jobs of this curve go through, as far as that is known."""
+        """Return the known (source, queue) pairs of this curve's jobs."""
         if curve.policy is None:
             return [(curve.where.source, curve.where.queue)]
         match = curve.policy.match
@@ -117,7 +119,7 @@ class Case:
         return sorted(one for one in known if matches(match.source, one[0]) and matches(match.queue, one[1]))
 
     def tasks_in(self, source: str, queue: str) -> int:
-        """Return how many tasks share a queue, as its workers report; at least 1."""
+        """Return the number of tasks that share a queue, as reported by its workers; at least 1."""
         return max(1, self.shared.get((source, queue), 0))
 
 
@@ -151,7 +153,7 @@ def case(
 
 
 def known_tasks(policies: Sequence[Policy], found: Sequence[Configuration]) -> tuple[Known, ...]:
-    """Every task of every configuration, with the policy that matches it."""
+    """Return every task of every configuration, with its matching policy."""
     return tuple(_known_task(task, configuration, policies) for configuration in found for task in configuration.tasks)
 
 

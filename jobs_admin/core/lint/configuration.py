@@ -1,6 +1,6 @@
-"""Retry settings of one live Celery app, as its workers report them. No secrets.
+"""Retry settings of a live Celery app, as reported by its workers. No secrets.
 
-`document` and `read` are the two ends of the wire (JSON). A report is hostile text: every value is checked and bounded, and an
+`document` writes and `read` parses the JSON report. A report is untrusted: every value is checked and bounded, and an
 invalid value counts as not reported.
 """
 
@@ -17,12 +17,12 @@ from jobs_admin.core.text import representable
 
 @dataclass(frozen=True, slots=True, order=True)
 class Where:
-    """An empty field says nothing: a setting of a whole app has a source and no task."""
+    """Location of a finding. Empty fields do not apply: a setting of a complete app has a source and no task."""
 
     source: str = ""
     queue: str = ""
     task: str = ""
-    policy: str = ""  # its name
+    policy: str = ""  # name
 
     def __str__(self) -> str:
         if self.policy:
@@ -40,42 +40,42 @@ _MOST_PARTS = 50  # calls, classes, clients of one task
 
 @dataclass(frozen=True, slots=True)
 class RetryCall:
-    """One `self.retry(…)` in a task's own code."""
+    """A `self.retry(…)` call in a task's own code."""
 
-    quoted: str  # as it is written, strings left out
-    countdown: str | None = None  # the expression, constants of its module filled in; None: default_retry_delay
-    is_eta: bool = False  # waits until a moment, which cannot be told from the code
-    max_retries: str | None = None  # the expression, where the call says one
-    is_plain: bool = True  # no other arguments, no other queue: an enforced policy decides in its place
+    quoted: str  # source text without strings
+    countdown: str | None = None  # expression with module constants substituted; None: default_retry_delay
+    is_eta: bool = False  # waits until a time that the code does not show
+    max_retries: str | None = None  # expression, if the call has one
+    is_plain: bool = True  # no other arguments or queue: an enforced policy replaces the call
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRetries:
-    """A client with retries of its own that the task's code uses."""
+    """A client with its own retries that the task's code uses."""
 
     library: str  # tenacity, urllib3, httpx …
-    name: str  # as the code calls it
-    attempts: int  # in all, the first included
+    name: str  # name in the code
+    attempts: int  # total, including the first
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The retry options of a task after the app's settings, annotations and its own options are merged. Seconds."""
+    """Effective retry options of a task, from the app's settings, annotations and its own options. Times in seconds."""
 
     name: str
-    queue: str = ""  # by its routes; "" where a function of the app decides
-    max_retries: int | None = 3  # None: without end
+    queue: str = ""  # by its routes; "" if a function of the app decides
+    max_retries: int | None = 3  # None: unlimited
     default_retry_delay: float = 180
-    autoretry_for: tuple[str, ...] = ()  # qualified names of error classes
+    autoretry_for: tuple[str, ...] = ()  # qualified error classes
     dont_autoretry_for: tuple[str, ...] = ()
     retry_backoff: float = 0  # 0: off
     retry_backoff_max: float = 600
     retry_jitter: bool = True
     autoretry_max_retries: int | None = None  # of retry_kwargs; None: max_retries
     autoretry_countdown: float | None = None  # of retry_kwargs
-    idle_backoff: bool = False  # retry_backoff is set, and nothing reads it
+    idle_backoff: bool = False  # retry_backoff is set but unused
     calls: tuple[RetryCall, ...] = ()
-    is_unread: bool = False  # its code calls retry and cannot be read
+    is_unread: bool = False  # its code calls retry, and its source is not available
     clients: tuple[ClientRetries, ...] = ()
     acks_late: bool = False
     reject_on_worker_lost: bool = False
@@ -84,8 +84,8 @@ class Task:
     soft_time_limit: float | None = None
     rate_limit: str = ""
     stores_result: bool = False
-    expires: float | None = None  # seconds after it was sent
-    signature: str | None = None  # the arguments that it takes (`core/signature.py`); None: not reported
+    expires: float | None = None  # seconds after sending
+    signature: str | None = None  # arguments (`core/signature.py`); None: not reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,42 +93,42 @@ class Queue:
     name: str
     is_durable: bool = True
     kind: str = "classic"  # of RabbitMQ: classic, quorum, stream
-    delivery_limit: int | None = None  # of RabbitMQ's quorum queues, where the app sets one
-    delays_at_broker: bool = False  # native delayed delivery: a countdown does not wait in a worker
+    delivery_limit: int | None = None  # of RabbitMQ's quorum queues, if the app sets one
+    delays_at_broker: bool = False  # native delayed delivery: delayed jobs do not wait in a worker
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """Settings of the whole app. Seconds."""
+    """Settings of an app. Times in seconds."""
 
-    broker: str = ""  # the transport: redis, amqp, sqs …
-    broker_mark: str = ""  # the same for apps on one broker and database; tells nothing of its address
-    visibility_timeout: float | None = None  # None: this broker has none
-    result_backend: str = ""  # its kind; "" is none
-    result_expires: float | None = None  # None: never
+    broker: str = ""  # transport: redis, amqp, sqs …
+    broker_mark: str = ""  # equal for apps with the same broker and database; does not reveal the address
+    visibility_timeout: float | None = None  # None: not supported by this broker
+    result_backend: str = ""  # its type; "": none
+    result_expires: float | None = None  # None: never expires
     prefetch_multiplier: int = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The configuration of one app, as some of its workers reported it, all of them the same."""
+    """Configuration of one app, as reported identically by some of its workers."""
 
     source: str
     app: App = App()
     queues: tuple[Queue, ...] = ()
     tasks: tuple[Task, ...] = ()
-    left_out: int = 0  # tasks beyond what is told
-    # Of the workers that told it; not part of the text.
+    left_out: int = 0  # number of tasks omitted from the report
+    # Workers that reported it; not part of the report.
     workers: tuple[str, ...] = ()
-    consumed: tuple[str, ...] = ()  # the queues that they take jobs from
-    modes: frozenset[str] = frozenset()  # how far each may go: capture, observe, enforce
+    consumed: tuple[str, ...] = ()  # queues they consume
+    modes: frozenset[str] = frozenset()  # their highest modes: capture, observe, enforce
 
     def queue(self, name: str) -> Queue | None:
         return next((queue for queue in self.queues if queue.name == name), None)
 
 
 def document(found: Configuration) -> str:
-    """Return the JSON that workers report: without defaults, and without facts that heartbeats carry."""
+    """Return the JSON report, without defaults and without facts that heartbeats contain."""
     given = {
         "v": VERSION,
         "app": unusual(found.app),
@@ -140,7 +140,7 @@ def document(found: Configuration) -> str:
 
 
 def read(text: str | bytes, source: str) -> Configuration | None:
-    """Return what `document` wrote; None where it is no such text, or of a version that means something else."""
+    """Return the configuration in a report; None for any other text, and for incompatible versions."""
     given = untrusted.read_object(text)
     if given.get("v") != VERSION:
         return None
@@ -153,14 +153,14 @@ def read(text: str | bytes, source: str) -> Configuration | None:
     )
 
 
-# -- one value ----------------------------------------------------------------------------------------------------
+# -- one value -----------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 _PARTS: dict[str, type[Any]] = {"calls": RetryCall, "clients": ClientRetries}
 
 
 def unusual(part: Any) -> dict[str, Any]:
-    """The fields that are not as the class has them."""
+    """Return the fields that differ from the class's defaults."""
     given = {f.name: getattr(part, f.name) for f in fields(part) if getattr(part, f.name) != f.default}
     return {name: [unusual(one) for one in value] if name in _PARTS else value for name, value in given.items()}
 
@@ -172,7 +172,10 @@ def all_of(kind: type[T], given: Any, most: int) -> tuple[T, ...]:
 
 
 def build_part(kind: type[T], given: Any) -> T | None:
-    """Return one of `kind`; None where a field without default is missing. A value of the wrong kind counts as missing."""
+    """Return an instance of `kind`; None if a field without default is missing.
+
+    A value of the wrong type counts as missing.
+    """
     if not isinstance(given, Mapping):
         return None
     values = {}
@@ -196,7 +199,7 @@ def _value(name: str, kind: str, given: Any) -> Any:
     kind = kind.removesuffix(" | None")
     if kind == "bool":
         return given if isinstance(given, bool) else _MISSING
-    if name == "signature":  # a part of one would refuse what the task takes
+    if name == "signature":  # a truncated signature would refuse valid calls
         return given if isinstance(given, str) and len(given) <= signature.LONGEST and given.isprintable() else _MISSING
     if kind == "str":
         most = _LONGEST_QUOTE if name in ("quoted", "countdown", "max_retries") else _LONGEST_NAME
@@ -216,6 +219,6 @@ def _integer(given: Any) -> int | None:
 
 
 def _number(given: Any) -> float | None:
-    """Return the value within 0 and the largest signed 32-bit number; None where it is no number."""
+    """Return the number, limited to 0 … 2**31 - 1; None for anything else."""
     number = untrusted.number(given)
     return None if number is None else min(max(number, 0), 2**31 - 1)

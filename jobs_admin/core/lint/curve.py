@@ -1,7 +1,8 @@
-"""Curve: one way in which failed jobs are retried, whether by a policy, `autoretry_for`, `self.retry` or the options of a queued job.
+"""Curve: one way in which failed jobs are retried, by a policy, `autoretry_for`, `self.retry` or a queued job's
+options.
 
-All rules about waits and attempts judge curves, so that a policy, a task of a live worker and a job are judged alike. The wait
-of `countdown=…` is computed from the expression as it is written; no code is run.
+All rules about delays and attempts examine curves, so that policies, live tasks and jobs are treated the same. The
+delay of `countdown=…` is computed from its expression; no code is run.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from jobs_admin.core.policy import Policy, document
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """From the shortest to the longest that it can be, in seconds."""
+    """Range of a delay, in seconds."""
 
     shortest: float
     longest: float
 
 
 class Undecidable(Exception):
-    """The expression asks what only the running job knows."""
+    """The expression depends on values known only to the running job."""
 
 
 def number(text: str) -> float | None:
-    """Return what a constant expression comes to; None where it is none."""
+    """Return the value of a constant expression; None for any other."""
     found = waits(text, 0)
     return found.shortest if found is not None and found.shortest == found.longest else None
 
 
 def waits(text: str, retries: int) -> Between | None:
-    """Return the wait after this many retries (0 at the first failure); None where it cannot be worked out."""
+    """Return the delay after this number of retries (0 at the first failure); None if it cannot be computed."""
     tree = _tree(text)
     if tree is None:
         return None
@@ -48,11 +49,11 @@ def waits(text: str, retries: int) -> Between | None:
         found = _Reader(retries).read(tree)
     except (Undecidable, ValueError, ArithmeticError, RecursionError, LookupError, TypeError):
         return None
-    # Celery runs at once what was due before now.
+    # Celery immediately runs jobs due in the past.
     return Between(max(0.0, found.shortest), max(0.0, found.longest)) if not math.isnan(found.longest) else None
 
 
-@lru_cache(maxsize=4096)  # asked for one retry after the other
+@lru_cache(maxsize=4096)  # called for one retry after another
 def _tree(text: str) -> ast.expr | None:
     try:
         return ast.parse(text.strip(), mode="eval").body
@@ -61,7 +62,7 @@ def _tree(text: str) -> ast.expr | None:
 
 
 def follows_server(text: str) -> bool:
-    """Return whether the wait is what a server asked for: `error.retry_after`, a header `Retry-After`."""
+    """Return whether the delay is requested by a server: `error.retry_after`, a header `Retry-After`."""
     return "retry_after" in text.lower().replace("-", "_")
 
 
@@ -102,7 +103,7 @@ class _Reader:
             raise Undecidable
         left, right = self.read(node.left), self.read(node.right)
         if isinstance(node.op, ast.Mod) and (left.shortest != left.longest or right.shortest != right.longest):
-            raise Undecidable  # not monotone: its ends are not at the ends
+            raise Undecidable  # not monotonic: the extremes are not at the ends
         ends = [apply(a, b) for a in (left.shortest, left.longest) for b in (right.shortest, right.longest)]
         return Between(min(ends), max(ends))
 
@@ -174,30 +175,32 @@ BY_SERVER, OTHER, UNKNOWN, NONE = "as asked", "other", "unknown", "none"
 KINDS = (
     EXPONENTIAL, LINEAR, FIXED, IMMEDIATE, TABLE, "polynomial", "decorrelated", OTHER, BY_SERVER, UNKNOWN, NONE,
 )  # fmt: skip
-_FEWEST_WAITS = 12  # waits that are worked out at least: how they grow shows by then …
+_FEWEST_WAITS = 12  # minimum number of delays computed, enough to show how they grow …
 _FAR = (62, 63)  # … and whether there is a cap
-_ENDLESS = 64  # waits of what has no end
+_ENDLESS = 64  # number of delays computed for unlimited retries
 _CLOSE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """`waits`: after attempt 1, 2 …, as many as there are retries; endless and very long ones are cut."""
+    """One way to retry. `waits`: delays after attempts 1, 2 …, one per retry; unlimited and very long ones are
+    truncated.
+    """
 
     where: Where
     by: str
-    quoted: str  # the configuration as it stands
+    quoted: str  # source text of the configuration
     kind: str
-    attempts: int | None  # runs in all, the first included; None: without end
-    cap_s: float | None = None  # None: none is set
-    envelope: tuple[float, ...] = ()  # what it grows to, capped, before jitter; () where it cannot be told
+    attempts: int | None  # total, including the first; None: unlimited
+    cap_s: float | None = None  # None: no cap set
+    envelope: tuple[float, ...] = ()  # growth with cap, before jitter; () if unknown
     waits: tuple[Range, ...] = ()
     policy: Policy | None = None
     task: Task | None = None
     found: Configuration | None = None
     call: RetryCall | None = None
     options: Options | None = None
-    seen: str = ""  # of options: how many jobs have them, and one of those
+    seen: str = ""  # for options: number of jobs with them, and an example
 
     @property
     def retries(self) -> int | None:
@@ -205,7 +208,7 @@ class Curve:
 
     @property
     def is_known(self) -> bool:
-        """Return whether its waits are known."""
+        """Return whether the delays are known."""
         return bool(self.waits)
 
     @property
@@ -214,7 +217,7 @@ class Curve:
 
     @property
     def waits_in_worker(self) -> bool:
-        """Return whether a job that waits has been fetched, and is not acknowledged: what Celery does with a countdown."""
+        """Return whether a worker holds a delayed job unacknowledged, as Celery does with a countdown."""
         if self.found is None:
             return False
         queue = self.found.queue(self.where.queue)
@@ -222,14 +225,14 @@ class Curve:
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest single wait in seconds; 0 where none is known."""
+        """Longest single delay in seconds; 0 if none is known."""
         return max((wait.longest_s for wait in self.waits), default=0.0)
 
     def total(self) -> Range | None:
-        """Return the time from the first failure to the last attempt; None where it has no end or is unknown."""
+        """Return the time from the first failure to the last attempt; None if unlimited or unknown."""
         if self.retries is None or not self.waits:
             return None
-        beyond = self.retries - len(self.waits)  # what was cut goes on as it ended
+        beyond = self.retries - len(self.waits)  # truncated delays repeat the last one
         last = self.waits[-1]
         sums = [
             sum(getattr(wait, end) for wait in self.waits) + beyond * getattr(last, end)
@@ -245,7 +248,7 @@ def of_policy(policy: Policy) -> Curve:
     )
     cap = policy.cap_s
     if kind in (FIXED, TABLE) and cap is None:
-        cap = max(envelope)  # it never waits longer, whether that is called a cap or not
+        cap = max(envelope)  # the longest delay is a cap in effect
     if not max(envelope):
         kind = IMMEDIATE
     return Curve(
@@ -262,7 +265,7 @@ def of_policy(policy: Policy) -> Curve:
 
 
 def quoted_policy(policy: Policy) -> str:
-    """The part of a policy that says how it waits, as its document has it."""
+    """Return the part of a policy's document about delays."""
     written = document(policy)
     named = {name: written[name] for name in ("max_attempts", "backoff", "cap_s", "jitter") if name in written}
     return ", ".join(f"{name}: {_plain(value)}" for name, value in named.items())
@@ -277,7 +280,7 @@ def _plain(value: object) -> str:
 
 
 def of_task(task: Task, found: Configuration) -> list[Curve]:
-    """Every way in which Celery itself retries this task; none where it does not."""
+    """Return Celery's own ways to retry this task."""
     curves = [_of_autoretry(task, found)] if task.autoretry_for else []
     curves += [_of_call(call, task, found) for call in task.calls]
     if task.is_unread:
@@ -289,7 +292,10 @@ def of_task(task: Task, found: Configuration) -> list[Curve]:
 
 
 def of_options(options: Options, found: FoundOptions) -> Curve:
-    """BullMQ's backoffs have no cap: `delay * 2 ** (n - 1)` after attempt n, and jitter only takes off (5.81, `backoffs.js`)."""
+    """Return the curve of a job's options.
+
+    BullMQ has no cap: `delay * 2 ** (n - 1)` after attempt n, which jitter only reduces (5.81, `backoffs.js`).
+    """
     curve = Curve(
         Where(found.source, options.queue, options.task), OPTIONS, options.quoted, UNKNOWN, max(options.attempts, 1),
         options=options, seen=_describe_jobs(options),
@@ -318,7 +324,7 @@ _GROWN: dict[str, tuple[str, Callable[[int], float]]] = {
 
 
 def _describe_jobs(options: Options) -> str:
-    """Return how many jobs have it, and one of them."""
+    """Return the number of jobs with these options, and an example."""
     jobs = f"{options.jobs:,} of {options.sample_size:,} jobs checked in {options.queue}"
     return f"{jobs}, latest {options.example}" if options.example else jobs
 
@@ -332,12 +338,14 @@ def _runs(retries: int | None) -> int | None:
 
 
 def _of_autoretry(task: Task, found: Configuration) -> Curve:
-    """`celery/app/autoretry.py` of Celery 5.7: min(maximum, factor * 2 ** retries), then a whole number up to that."""
+    """Return the curve of `celery/app/autoretry.py`, Celery 5.7: min(maximum, factor * 2 ** retries), then a random
+    whole number up to it.
+    """
     retries = task.max_retries if task.autoretry_max_retries is None else task.autoretry_max_retries
     if task.retry_backoff:
         factor, cap = float(int(max(1.0, task.retry_backoff))), task.retry_backoff_max
         envelope = _worked_out(lambda n: min(cap, factor * 2.0**n), retries)
-        # One that begins above its cap never grows.
+        # A factor above the cap never grows.
         kind = EXPONENTIAL if factor < cap or cap == 0 else FIXED
         shortest = 0.0 if task.retry_jitter else 1.0
     else:
@@ -351,7 +359,7 @@ def _of_autoretry(task: Task, found: Configuration) -> Curve:
 
 
 def quoted_autoretry(task: Task) -> str:
-    """As the decorator would say it, defaults included: what is in force, not what is written."""
+    """Return the decorator with its effective values, including defaults."""
     parts = [f"autoretry_for={_tuple(task.autoretry_for)}"]
     if task.dont_autoretry_for:
         parts.append(f"dont_autoretry_for={_tuple(task.dont_autoretry_for)}")
@@ -376,14 +384,14 @@ def _tuple(names: Sequence[str]) -> str:
 
 def _of_call(call: RetryCall, task: Task, found: Configuration) -> Curve:
     retries = task.max_retries
-    if call.max_retries is not None and call.max_retries != "None":  # None means: as the task says
+    if call.max_retries is not None and call.max_retries != "None":  # None: the task's own value
         limit = number(call.max_retries)
         retries = int(limit) if limit is not None else retries
     quoted = call.quoted
     if call.countdown is None and not call.is_eta:
         quoted += f", default_retry_delay={task.default_retry_delay:g}"
     if call.countdown and call.countdown not in call.quoted:
-        quoted += f", where countdown is {call.countdown}"  # names filled in
+        quoted += f", where countdown is {call.countdown}"  # with constants substituted
     if call.max_retries is None:
         quoted += f", max_retries={task.max_retries}"
     curve = Curve(_where(task, found), CALL, quoted, UNKNOWN, _runs(retries), task=task, found=found, call=call)
@@ -405,7 +413,7 @@ def _with_waits(curve: Curve, wait: Callable[[int], Between | None]) -> Curve:
     kind, cap = growth(longest, [one.longest if one else None for one in far])
     envelope = longest
     if kind == OTHER:
-        # A wait that is drawn from what grows and a little more: there the shortest tells.
+        # A delay drawn from a growing value plus a little: its minimum shows the growth.
         of_shortest, its_cap = growth(shortest, [one.shortest if one else None for one in far])
         if of_shortest == EXPONENTIAL:
             kind, cap, envelope = of_shortest, its_cap, shortest
@@ -426,7 +434,7 @@ def _cut(retries: int | None) -> int:
 
 
 def growth(near: Sequence[float], far: Sequence[float | None]) -> tuple[str, float | None]:
-    """(kind, cap) of waits that were worked out one by one, and of two that come much later; None there: a list that ends."""
+    """Return (kind, cap) of consecutive delays and of two much later ones; None there: a table that ends."""
     if not near:
         return UNKNOWN, None
     if None in far:
@@ -446,6 +454,6 @@ def _shape(growing: Sequence[float]) -> str:
 
 
 def doubles(growing: Iterable[float]) -> bool:
-    """Return whether each wait is at least twice the one before, from a first that is more than zero."""
+    """Return whether each delay is at least twice the previous one, starting above zero."""
     waits = list(growing)
     return bool(waits) and waits[0] > 0 and all(later >= 2 * earlier - _CLOSE for earlier, later in pairwise(waits))

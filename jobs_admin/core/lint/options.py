@@ -1,7 +1,7 @@
-"""Retry options of the jobs in a queue system: each distinct way of a queue once, quoted as found.
+"""Retry options of the jobs in a queue system: distinct options per queue, quoted as found.
 
-`document` and `read` are the two ends between what watches and what judges. The content of a queue is hostile text, and
-so is what is read here: every value is checked and bounded.
+`document` writes and `read` parses them, between sampler and lint. Queue contents are untrusted: every value is checked
+and bounded.
 """
 
 from __future__ import annotations
@@ -13,62 +13,65 @@ from jobs_admin.core import untrusted
 from jobs_admin.core.lint.configuration import all_of, unusual
 
 VERSION = 1
-MOST_OPTIONS = 500  # distinct ones of a source
+MOST_OPTIONS = 500  # distinct options per source
 MOST_QUEUES = 500
 EXPONENTIAL, FIXED, LINEAR, NONE = "exponential", "fixed", "linear", ""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One distinct way in which jobs of a queue are retried and kept. Seconds; `jobs` and what follows are of those looked at."""
+    """Distinct retry and storage options of jobs in a queue.
+
+    Times in seconds; `jobs` and later fields count sampled jobs.
+    """
 
     queue: str
     task: str
-    quoted: str = ""  # as it lies there
-    attempts: int = 1  # runs in all; 0 and 1 are the same: no retry
-    backoff: str = NONE  # exponential, fixed, linear; else the name of what code of a worker decides
-    is_named: bool = True  # False: the backoff is written in a way that the system does not know
+    quoted: str = ""  # as found
+    attempts: int = 1  # total; 0 and 1 both mean no retry
+    backoff: str = NONE  # exponential, fixed, linear; else the name of a worker's custom backoff
+    is_named: bool = True  # False: the backoff is in an unknown format
     first_delay_s: float = 0
-    jitter: float = 0  # 0 to 1: so much of each wait may be taken off
-    keeps: int | None = None  # dead letters that the system keeps when one of these dies; None: all
-    keeps_s: float | None = None  # and for how long; None: for good
+    jitter: float = 0  # 0 to 1: share of each delay that may be subtracted
+    keeps: int | None = None  # dead letters that the system stores when one of these jobs dies; None: all
+    keeps_s: float | None = None  # and for how long; None: forever
     jobs: int = 0
-    sample_size: int = 0  # jobs of the queue that were looked at when it was seen last
-    example: str = ""  # the id of the newest
-    newest_at: float | None = None  # when that one was made, seconds since 1970; None where nothing tells
-    stalled: int = 0  # those that lay unfinished without a worker that holds them, at least once
+    sample_size: int = 0  # jobs of the queue in the latest sample
+    example: str = ""  # id of the latest job
+    newest_at: float | None = None  # its creation time, Unix seconds; None if unknown
+    stalled: int = 0  # jobs left unfinished without a worker at least once
     without_priority: int = 0
     with_priority: int = 0
-    first_priority: int = 0  # of these the ones with the highest
+    first_priority: int = 0  # those with the highest priority
 
 
 @dataclass(frozen=True, slots=True)
 class SampledQueue:
-    """The part of a queue that was sampled."""
+    """Sampling of a queue."""
 
     queue: str
-    jobs: int = 0  # looked at
-    of: int = 0  # that lie there
-    dead: int | None = None  # dead letters that the system keeps of it now
+    jobs: int = 0  # sampled jobs
+    of: int = 0  # jobs in the queue
+    dead: int | None = None  # dead letters currently stored for it
     is_for_dead: bool = False  # its jobs are copies of jobs that died elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class FoundOptions:
-    """The retry options in the queues of one source, as far as they were sampled."""
+    """Sampled retry options in the queues of one source."""
 
     source: str
-    at: float = 0.0  # seconds since 1970
+    at: float = 0.0  # Unix seconds
     options: tuple[Options, ...] = ()
     queues: tuple[SampledQueue, ...] = ()
-    left_out: int = 0  # distinct ways beyond what is told
+    left_out: int = 0  # number of distinct options omitted
 
     def find_queue(self, queue: str) -> SampledQueue:
         return next((one for one in self.queues if one.queue == queue), SampledQueue(queue))
 
 
 def document(found: FoundOptions) -> str:
-    """Return the options as JSON, those of the most jobs first; options beyond MOST_OPTIONS are counted."""
+    """Return the options as JSON, most jobs first; options beyond MOST_OPTIONS are only counted."""
     listed = sorted(found.options, key=lambda one: (-one.jobs, one.queue, one.task, one.quoted))[:MOST_OPTIONS]
     values = {
         "v": VERSION,
@@ -81,7 +84,7 @@ def document(found: FoundOptions) -> str:
 
 
 def read(text: str | bytes, source: str) -> FoundOptions | None:
-    """Return what `document` wrote; None where it is no such text, or of a version that means something else."""
+    """Return the options in a document; None for any other text, and for incompatible versions."""
     values = untrusted.read_object(text)
     if values.get("v") != VERSION:
         return None

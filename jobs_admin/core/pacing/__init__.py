@@ -1,6 +1,4 @@
-"""The spread of a replay over time: the fields of a pace, the number of jobs that may go now, and the reasons to hold
-it.
-"""
+"""Pace of a replay over time: its fields, the number of jobs that may be sent now, and the reasons to hold it."""
 
 from jobs_admin.core.pacing.bucket import Bucket
 from jobs_admin.core.pacing.controller import CANARY, CHECK_S, HELD, RAMPING, RUNNING, Controller, Seen, Verdict

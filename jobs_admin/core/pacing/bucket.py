@@ -1,6 +1,6 @@
-"""The number of jobs that may go now: the bound on sending that holds whatever happened before.
+"""Number of jobs that may be sent now: a limit that holds regardless of earlier sending.
 
-Pure: a clock's reading in seconds is passed in, and nothing here sleeps.
+Pure: the time in seconds is an argument, and nothing here sleeps.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from random import Random
 
 
 class Bucket:
-    """The number of jobs that may go now. In any one second at most 1.05 × the rate + 3, whatever happened before.
+    """Token bucket: in any one second at most 1.05 × the rate + 3, regardless of earlier sending.
 
-    Two buckets in one. The long one keeps the promised rate: what a short stall (under a second) held back is owed. The
-    short one keeps the bound while that debt is paid: it fills hardly faster than the rate and holds what 24 ms let
-    through, so neither a stall nor a pause is ever followed by a bunch. Nor is a call to the queue that takes long,
-    where `delayed` reports it: 1.015 of the rate, 24 ms that are held and 10 ms that a call may take are 1.049.
+    It combines two buckets. The long one keeps the promised rate: jobs delayed by a short stall (under 1 s) are made up
+    for. The short one limits the rate meanwhile: it fills barely faster than the rate and holds 24 ms of it, so no
+    burst follows a stall or pause. Nor does one follow a slow call to the queue, if reported to `delayed`: 1.015 of the
+    rate, 24 ms of tokens and 10 ms for a call make 1.049.
     """
 
     _FORGIVEN_S = 1.0
@@ -23,10 +23,10 @@ class Bucket:
     _CALL_S = 0.01
 
     def __init__(self, rate: float | None, now: float, jitter: float = 0.0, random: Random | None = None) -> None:
-        """`rate` in jobs per second, None without bound; `now` in seconds on any clock that does not jump.
+        """`rate`: jobs per second, None for unlimited. `now`: seconds of any monotonic clock.
 
-        With `jitter` (0 to 1) each job goes at a random moment within that share of its own gap: later, never earlier,
-        than it would without, and the rate stays what it is.
+        With `jitter` (0 to 1), each job is sent at a random time within that share of its interval: later than without
+        jitter, never earlier, at the same rate.
         """
         self._rate = rate
         self._at = now
@@ -44,7 +44,7 @@ class Bucket:
         return self._jitter
 
     def change(self, rate: float | None, now: float, jitter: float | None = None) -> None:
-        """Go on at another rate, and with another jitter where one is given. What was owed at the old rate is forgiven."""
+        """Continue at another rate, and another jitter if given. Jobs owed at the old rate are dropped."""
         self._fill(now)
         self._rate = rate
         if jitter is not None:
@@ -54,7 +54,7 @@ class Bucket:
         self._ready = min(self._ready, 1.0 + self._jitter)
 
     def take(self, wanted: int, now: float) -> int:
-        """Return how many of the wanted jobs go now. They count as sent."""
+        """Return how many of the wanted jobs may be sent now. They count as sent."""
         self._fill(now)
         if self._rate is None:
             return wanted
@@ -66,9 +66,7 @@ class Bucket:
         return granted
 
     def delayed(self, seconds: float) -> None:
-        """Note that the jobs taken last arrive up to `seconds` later: what was gathered meanwhile would come on top of
-        them.
-        """
+        """Note that the jobs just taken arrive up to `seconds` later: tokens gathered meanwhile would add to them."""
         if self._rate is not None:
             self._ready -= max(0.0, seconds - self._CALL_S) * self._rate * self._FASTER
 
@@ -81,11 +79,11 @@ class Bucket:
         return max(0, int(min(owed, self._ready + seconds * self._rate * self._FASTER)))
 
     def wait(self, now: float) -> float:
-        """Seconds until the next job may go; 0 when one may go now."""
+        """Return the seconds until the next job may be sent; 0 for now."""
         self._fill(now)
         if self._rate is None:
             return 0.0
-        # A hair more, so that rounding does not wake the caller just too early.
+        # Slightly longer, so that rounding does not wake the caller too early.
         return max(0.0, (1 + self._late - self._owed) / self._rate, (1 - self._ready) / (self._rate * self._FASTER)) * (
             1 + 1e-9
         )
@@ -95,10 +93,10 @@ class Bucket:
         self._at = max(self._at, now)
         if self._rate is not None:
             self._owed = min(self._owed + passed * self._rate, 1 + self._jitter + self._rate * self._FORGIVEN_S)
-            # Who goes late by a gap and the next one on time are two at once.
+            # A job delayed by an interval and the next one on time are two at once.
             most = 1.5 + self._jitter + self._BURST_S * self._rate
             self._ready = min(self._ready + passed * self._rate * self._FASTER, most)
 
     def _draw(self) -> float:
-        """Return how late the next one is, in gaps."""
+        """Return the next job's delay, in intervals."""
         return self._jitter * self._random.random() if self._jitter else 0.0

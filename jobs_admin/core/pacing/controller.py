@@ -1,7 +1,7 @@
-"""The controller of a replay: from the outcomes of first attempts to its rate, or to a hold.
+"""Controller of a replay: sets its rate, or holds it, by the outcomes of first attempts.
 
-A pure state machine: every look takes what is known now and answers what may be sent. Its memory is JSON that any
-process can take up. It judges first attempts after sending, and no news is not good news. See docs/replays.md.
+A pure state machine: each check takes the current facts and returns what may be sent. Its state is JSON, so any process
+can continue. It assesses first attempts after sending; missing outcomes count against the replay. See docs/replays.md.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from jobs_admin.core.pacing.steering import Steering
 
 CANARY, RAMPING, RUNNING, HELD = "canary", "ramping", "running", "held"
 
-FIRST = 10  # of a canary are sent before any of them came home, or FEWEST after a hold; then two more for each that succeeded
-PROVEN_FIRST, PROVEN = 20, 50  # of a steady replay go before any was judged; it is leashed until so many were
-AHEAD_LAGS = 3.0  # times what it sends until news come may be on their way
-CHECK_S = 0.5  # how often to look: what careful promises is measured so (bench/recovery.py)
-LONGEST_CHECK_S = 5.0  # between two looks: what is more (nobody looked) does not count as time without news
-QUIET_S = 10.0  # without news: then nothing more is sent …
-QUIET_LAGS = 3.0  # … or so many times what it takes from sending until news come, where that is more
-SILENT_AFTER_S = 300.0  # without news, where no canary says otherwise
+FIRST = 10  # canary jobs sent before the first outcome (FEWEST after a hold); then two more per success
+# jobs of a steady replay sent before the first outcome; the limit applies until PROVEN outcomes
+PROVEN_FIRST, PROVEN = 20, 50
+AHEAD_LAGS = 3.0  # multiple of the jobs sent within the lag that may be in flight
+CHECK_S = 0.5  # interval of checks; the measurements of careful use it (bench/recovery.py)
+LONGEST_CHECK_S = 5.0  # longest interval between two checks that counts as time without outcomes
+QUIET_S = 10.0  # time without outcomes after which nothing more is sent …
+QUIET_LAGS = 3.0  # … or this multiple of the lag from sending to outcome, if longer
+SILENT_AFTER_S = 300.0  # time without outcomes that holds the replay, if no canary sets one
 WORKERLESS_S = 30.0
-LATEST, NEARLY_ALL = 20, 18  # of the newest first attempts so many failed: an outage
-BY_CHANCE = 1e-6  # a run of failures that is less likely is an outage, too …
-LEAST_USUAL, MOST_USUAL = 0.05, 0.99  # … where at least this share is reckoned to fail anyhow, and never all
-CAP = 0.75  # of the rate at which it had to be held: a climb goes no further after that …
-CAP_MOST = 0.85  # … until that was well for long, and then so far
+LATEST, NEARLY_ALL = 20, 18  # failures among the latest first attempts that mean an outage
+BY_CHANCE = 1e-6  # a run of failures less likely than this is an outage too …
+LEAST_USUAL, MOST_USUAL = 0.05, 0.99  # … assuming a usual failure share within these bounds
+CAP = 0.75  # of the rate at which it was held: the limit of later climbs …
+CAP_MOST = 0.85  # … until that rate succeeded for long; then this limit
 CAP_WELL_S, CAP_WELL_JOBS = 120.0, 500
-AGAIN = 0.1  # of the rate that failed: where it begins again at most
-GOOD_S = 20.0  # a rate that was well for so long is not what a later outage is laid to
-LOWEST = 0.02  # of the rate that it begins with: so slow at most
-NEW_GROUPS = 0.5  # of `stop.failed` is what new errors may make out
+AGAIN = 0.1  # of the failed rate: maximum rate to restart with
+GOOD_S = 20.0  # a later outage is not blamed on a rate that succeeded for this time
+LOWEST = 0.02  # of the starting rate: minimum rate
+NEW_GROUPS = 0.5  # of `stop.failed`: maximum share of new errors
 
-# What a controller remembers besides its parts.
+# Fields stored besides the parts.
 _PLAIN = (
     "state", "at", "since", "sent", "base", "home", "climbs", "quiet_s", "workerless_s", "lag_s",
     "cap", "cap_of", "cap_s", "newest", "bad", "good", "good_since", "good_of", "is_excused", "start", "cap_most",
@@ -48,60 +49,62 @@ _PLAIN = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The facts known at a look. `now` in seconds of any clock that goes forward, also across processes."""
+    """Facts known at a check. `now`: seconds of a clock that is monotonic across processes."""
 
     now: float
-    sent: int  # in all
-    unsettled: int  # of these, not yet ended: waiting, running, or waiting for a native retry
-    planned: int  # not sent yet
-    judged: Sequence[Judged] = ()  # first attempts reported since the last look, in that order, each once
-    workers: int | None = None  # None where it is not known
-    waiting: int | None = None  # in the target queue, whoever sent them
-    set_aside: Collection[GroupId] = ()  # groups of which nothing is sent
-    has_others: HasOthers = lambda groups: False  # whether a planned job died of something else than these groups
-    are_reported: bool = True  # the outcomes of all of its jobs
+    sent: int  # total
+    unsettled: int  # of these, not ended: waiting, running, or waiting for a native retry
+    planned: int  # not yet sent
+    judged: Sequence[Judged] = ()  # first attempts reported since the last check, in order, each once
+    workers: int | None = None  # None if unknown
+    waiting: int | None = None  # in the target queue, from any sender
+    set_aside: Collection[GroupId] = ()  # groups of which no jobs are sent
+    has_others: HasOthers = lambda groups: False  # returns whether a planned job died of another group than these
+    are_reported: bool = True  # whether all its jobs report outcomes
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     state: str  # canary, ramping, running, held
-    rate: float | None  # jobs per second; None is without bound
-    may_send: int | None  # so many may have been sent in all; None is all of them
-    because: Evidence | None = None  # why it is held, or (`holds` is false) why it was slowed down just now
-    set_aside: tuple[Evidence, ...] = ()  # why the jobs of these groups are to be set aside from now on
-    bring_back: tuple[GroupId, ...] = ()  # groups whose being set aside was a part of what it is held for now
+    rate: float | None  # jobs/s; None: unlimited
+    may_send: int | None  # maximum total of sent jobs; None: all
+    because: Evidence | None = None  # why it is held, or (if `holds` is false) why it was just slowed down
+    set_aside: tuple[Evidence, ...] = ()  # why jobs of these groups are set aside from now on
+    bring_back: tuple[GroupId, ...] = ()  # groups set aside that are part of the reason for the hold
 
 
 class Controller:
-    """The controller of one replay. Make a new one at every look: `Controller.from_dict(pace, column)`; or keep it."""
+    """Controller of one replay. Create one at every check, `Controller.from_dict(pace, column)`, or keep it."""
 
     def __init__(self, pace: Pace, now: float, sent: int = 0) -> None:
-        """`pace` as `settled` gives it; `now` as in Seen; `sent` before it began to look."""
+        """`pace`: from `settled`. `now`: as in Seen. `sent`: before its first check."""
         self.pace = pace
         self._at = now
-        self._since = now  # what was sent before is no evidence
-        self._sent = self._base = sent  # in all; when it began
-        self._home = sent  # first attempts that came home, of all that were sent
+        self._since = now  # jobs sent before are no evidence
+        self._sent = self._base = sent  # total; at its start
+        self._home = sent  # first attempts with an outcome, of all sent
         self._state = HELD
         self._climbs = False
         self._outcomes = Outcomes()
-        self._groups = Groups()  # first attempts sent since it began
+        self._groups = Groups()  # first attempts sent since its start
         self._quiet_s = 0.0
         self._workerless_s: float | None = None  # None until a worker was seen
-        self._lag_s: float | None = None  # from sending to news
+        self._lag_s: float | None = None  # from sending to outcome
         self._held_for: Evidence | None = None
-        self._cap: float | None = None  # a rate that it does not exceed any more …
-        self._cap_of: float | None = None  # … of a pace with this highest one …
-        self._cap_s = 0.0  # … and was well at for so long …
-        self._cap_most = CAP_MOST  # … so that it is raised to this share of the rate that failed
+        self._cap: float | None = None  # a rate that is no longer exceeded …
+        self._cap_of: float | None = None  # … at a pace with this highest rate …
+        self._cap_s = 0.0  # … and the time it succeeded at it …
+        self._cap_most = CAP_MOST  # … after which it rises to this share of the failed rate
         self._newest: list[
             list[Any]
-        ] = []  # the newest first attempts, oldest first: succeeded, died of, failed with, whether that is the same
-        self._bad: float | None = None  # the lowest rate at which it had to be held because jobs failed
-        self._good = 0.0  # the highest rate that was well for GOOD_S …
-        self._is_excused = False  # one outage was not laid to the rate: the next one is
-        self._start: float | None = None  # the rate to begin with after the service was knocked over
-        self._good_since = now  # … and that which was exceeded all the time since then
+            # latest first attempts, oldest first: succeeded, group it died of, group it failed with, whether they are
+            # the same
+        ] = []
+        self._bad: float | None = None  # lowest rate at which it was held because jobs failed
+        self._good = 0.0  # highest rate that succeeded for GOOD_S …
+        self._is_excused = False  # one outage was not blamed on the rate: the next one is
+        self._start: float | None = None  # starting rate after the service was overloaded
+        self._good_since = now  # … and the rate exceeded since `_good_since`
         self._good_of = 0.0
         self._begin(now, climbs=pace.ramp is not None)
 
@@ -127,15 +130,16 @@ class Controller:
             slowed = self._steer(evidence, passed_s)
         if self._state == CANARY:
             self._pass_canary()
-        return replace(self._verdict(seen, slowed), set_aside=set_aside)
+        verdict = self._verdict(seen, slowed)
+        return replace(verdict, set_aside=set_aside) if set_aside else verdict
 
     def resumed(self, now: float) -> None:
-        """A person says: go on. From a low rate; what was learnt is forgotten, but for the rate that it failed at."""
+        """Resume after an operator's request, at a low rate. Only the rate that failed is kept in memory."""
         self._at = max(self._at, now)
         self._begin(now, climbs=self.pace.highest is not None)
 
     def as_dict(self) -> dict[str, Any]:
-        """All that it remembers, for JSON."""
+        """Return the state for JSON."""
         return {
             **{name: getattr(self, f"_{name}") for name in _PLAIN},
             "outcomes": self._outcomes.as_list(),
@@ -146,14 +150,14 @@ class Controller:
 
     @staticmethod
     def from_dict(pace: Pace, values: dict[str, Any]) -> Controller:
-        """The same again, maybe at another pace: that is how a pace is changed while it runs."""
+        """Restore a controller, possibly at another pace: this is how a running replay's pace changes."""
         made = Controller(pace, values["at"])
         for name in _PLAIN:
             setattr(made, f"_{name}", values.get(name, getattr(made, f"_{name}")))
         made._outcomes = Outcomes.from_list(values["outcomes"])
         if "groups" in values:
             made._groups = Groups.from_list(values["groups"])
-        else:  # of a version that counted no groups: a canary under way goes on from its numbers
+        else:  # of a version that did not count groups: a running canary continues from its numbers
             made._groups = Groups.of_no_group(values.get("well", 0), values.get("failed", 0))
         made._steering = Steering.from_dict(values["steering"])
         made._held_for = Evidence.from_dict(values["held_for"]) if values["held_for"] else None
@@ -161,7 +165,7 @@ class Controller:
             made._leave_canary()
         made._climbs = made._climbs or pace.ramp is not None
         if made._cap_of != pace.highest:
-            made._cap = made._bad = made._start = None  # a person said another rate since
+            made._cap = made._bad = made._start = None  # an operator set another rate meanwhile
         return made
 
     def _begin(self, now: float, *, climbs: bool) -> None:
@@ -175,7 +179,7 @@ class Controller:
 
     @property
     def _low(self) -> float:
-        """The rate to begin with, also where a steady pace begins again."""
+        """Starting rate, also after a hold of a steady pace."""
         start = self.pace.ramp.start if self.pace.ramp else None
         start = start or min(CANARY_RATE, self.pace.highest or CANARY_RATE)
         return start if self._start is None else min(start, self._start)
@@ -185,7 +189,7 @@ class Controller:
         return self._low if self._start else max(SLOWEST, LOWEST * self._low)
 
     def _note(self, seen: Seen, passed_s: float) -> list[Judged]:
-        """Take in the outcomes that were reported; return those that are evidence."""
+        """Add reported outcomes. Return those that are evidence."""
         self._sent = seen.sent
         came = sum(one.n for one in seen.judged)
         self._home += came
@@ -198,7 +202,7 @@ class Controller:
             lag_s = sum(max(0.0, one.at - one.sent_at) * one.n for one in seen.judged) / came
             self._lag_s = lag_s if self._lag_s is None else self._lag_s + 0.2 * (lag_s - self._lag_s)
         self._groups.follow(seen.set_aside, seen.now)
-        # Before it began nothing was sent, whatever the clocks of the web process and of the sender say.
+        # Nothing was sent before the start, whatever the clocks of web process and sender show.
         since = [one for one in seen.judged if not self._base or one.sent_at >= self._since]
         evidence = self._groups.add(since)
         self._outcomes = self._outcomes.joined(since, (self.pace.stop or Stop()).of_last)
@@ -208,10 +212,10 @@ class Controller:
         return evidence
 
     def _out(self, seen: Seen) -> int:
-        """Return the number of first attempts that were sent and have no outcome yet."""
+        """Return the number of sent first attempts without an outcome."""
         return max(0, min(seen.unsettled, seen.sent - self._home))
 
-    # When it is held
+    # Reasons to hold
 
     def _reason_to_hold(self, seen: Seen) -> Evidence | None:
         found = None
@@ -222,13 +226,13 @@ class Controller:
         if found is None and self.pace.stop:
             found = self._too_many_failed(self.pace.stop) or self._outage(self.pace.stop)
         if found and found.kind == "failing" and self._state == CANARY and self.pace.canary:
-            # All that was sent since it began is canary, whichever rule was quicker.
+            # Everything sent since the start is canary, whichever rule fired first.
             found = replace(found, kind="canary", limit=round(1 - self.pace.canary.success, 4))
         return found or self._workers_vanished(seen) or self._silence(seen)
 
     def _bad_canary(self, canary: Canary, seen: Seen) -> Evidence | None:
         if not self._well and self._out(seen) and seen.has_others({*self._groups.hopeless, *self._groups.aside}):
-            return None  # a job of another group may still succeed; nothing more is sent before it is known
+            return None  # a job of another group may still succeed; nothing more is sent until its outcome is known
         judged, allowed = self._well + self._failed, 1 - canary.success
         bound = surely_above(self._failed, judged)
         cannot_pass = self._canary_jobs(canary) - self._failed < self._required_successes(canary)
@@ -237,7 +241,9 @@ class Controller:
         return None
 
     def _outage(self, stop: Stop) -> Evidence | None:
-        """Return the evidence of an outage: nearly all of the latest failed, or a run of failures too long for chance."""
+        """Return evidence of an outage: nearly all of the latest attempts failed, or a run of failures too long for
+        chance.
+        """
         without = self._groups.no_evidence
         latest = [one for one in self._newest if one[0] or one[1] not in without]
         bad, judged = [one for one in latest if not one[0]], len(latest)
@@ -265,7 +271,7 @@ class Controller:
     def _failures(
         self, kind: str, failed: int, judged: int, limit: float, bound: float, among: Outcomes | None = None
     ) -> Evidence:
-        """`among`: the outcomes that `failed` counts; None: of the last that are remembered."""
+        """Return evidence about failures. `among`: the outcomes counted in `failed`; None: the latest stored ones."""
         last = self._outcomes.without(self._groups.no_evidence) if among is None else among
         group, in_group, is_same = last.commonest(new=kind == "new_groups")
         return Evidence(
@@ -296,7 +302,7 @@ class Controller:
 
     @property
     def _judges_jobs(self) -> bool:
-        """Return whether jobs that fail can stop anything: also a group."""
+        """Return whether failed jobs can stop the replay or a group."""
         canary = self.pace.canary if self._state == CANARY else None
         return bool((canary and canary.success) or (self.pace.stop and self.pace.stop.failed < 1))
 
@@ -306,7 +312,7 @@ class Controller:
 
     @property
     def _is_watched(self) -> bool:
-        """Return whether it goes on only while news arrive; a plain steady pace needs none."""
+        """Return whether it needs outcomes to continue; a plain steady pace does not."""
         return self._state == CANARY or self.pace.ramp is not None
 
     @property
@@ -314,14 +320,14 @@ class Controller:
         return self.pace.canary.within if self.pace.canary else SILENT_AFTER_S
 
     def _cap_after(self, reason: Evidence) -> None:
-        """Bound the rate below the one it was held at: some services give no other sign before they fall over."""
+        """Limit the rate to below the one at which it was held: some services give no earlier sign of overload."""
         if (not self._climbs and self._state != CANARY) or reason.kind not in ("canary", "failing", "new_groups"):
             return
         if self._state == CANARY and not self._well:
-            return  # it was down before
+            return  # the service was down before
         fastest = self._steering.fastest
         if self._state == CANARY:
-            # It may only just be coming back: no bound on the climb.
+            # The service may only be recovering: do not limit the climb.
             self._start, self._cap_of = AGAIN * fastest, self.pace.highest
         elif self._good < fastest or self._is_excused:
             self._blame(fastest, CAP_MOST)
@@ -329,15 +335,15 @@ class Controller:
             self._is_excused = True
 
     def _blame(self, rate: float, most: float) -> None:
-        """This rate, or the lowest that was blamed, is not tried again."""
+        """Do not use this rate, or the lowest blamed rate, again."""
         self._bad = rate if self._bad is None else min(self._bad, rate)
         self._start = AGAIN * self._bad
         self._cap, self._cap_of, self._cap_s, self._cap_most = CAP * self._bad, self.pace.highest, 0.0, most
 
-    # How it goes on
+    # Continuing
 
     def _canary_jobs(self, canary: Canary) -> int:
-        """A small canary with a failure in it proves nothing: it becomes as large as can prove something."""
+        """Return the canary's size. A small canary with a failure proves nothing, so it grows to a size that can."""
         return max(canary.jobs, FEWEST) if self._failed else canary.jobs
 
     def _required_successes(self, canary: Canary) -> float:
@@ -370,22 +376,22 @@ class Controller:
         self._note_fall(slowed)
         self._note_good(passed_s, high)
         if slowed or self._steering.rate >= high:
-            self._state = RUNNING  # the end of the climb: what was asked for, or what the service bears
+            self._state = RUNNING  # end of the climb: at the requested rate, or at the service's capacity
         if self._steering.rate >= high and self.pace.ramp is None and self._cap is None:
             self._climbs = False  # steady again
         return slowed
 
     def _note_fall(self, slowed: Evidence | None) -> None:
-        """Blame the rate that knocked a service over for some of the jobs only, or for a moment: that never holds the replay."""
+        """Blame the rate that overloaded a service for some jobs only, or briefly: that never holds the replay."""
         fastest = self._steering.fastest
         has_fallen = slowed is not None and slowed.kind == "backed_off" and self._steering.has_fallen
         if has_fallen and fastest > self._low and fastest >= CAP * self._good:
-            # A service that refuses some of what is too much does so above 0.75 of that: too few to be seen, until it falls.
+            # A service that refuses part of an overload does so above 0.75 of it: too few to notice until it fails.
             self._blame(fastest, CAP)
             self._steering.restart(self._low)
 
     def _note_good(self, passed_s: float, high: float) -> None:
-        """Record the rate that succeeded for long, and raise a cap that did."""
+        """Record a rate that succeeded for long, and raise the cap after success."""
         rate = self._steering.rate
         if rate < self._good_of or not self._good_of:
             self._good_of, self._good_since = rate, self._at
@@ -416,13 +422,13 @@ class Controller:
         return high if high is None or not self._climbs else min(self._steering.rate, high)
 
     def _leash(self, seen: Seen) -> int | None:
-        """Return how many may have been sent in all."""
+        """Return the maximum total of sent jobs."""
         bounds: list[int] = []
         if self.pace.in_flight is not None:
             bounds.append(seen.sent - seen.unsettled + self.pace.in_flight)
         if self._state == CANARY and self.pace.canary:
             jobs = min(self._canary_jobs(self.pace.canary), self._first + 2 * self._well)
-            without_news = max(0, seen.sent - self._home - seen.unsettled)  # ended, and nobody knows how
+            without_news = max(0, seen.sent - self._home - seen.unsettled)  # ended with an unknown outcome
             bounds.append(self._base + jobs + self._groups.lost + without_news)
         if self.pace.stop and self.pace.stop.failed < 1 and seen.are_reported and seen.sent > self._base:
             bounds.append(self._proven(seen))
@@ -432,9 +438,9 @@ class Controller:
         return None if bound is not None and bound >= seen.sent + seen.planned else bound
 
     def _proven(self, seen: Seen) -> int:
-        """Return the bound on jobs in flight from those judged so far, so that few reach a service that is down.
+        """Return the limit of jobs in flight from those assessed so far, so that few reach a service that is down.
 
-        Where news take long, a steady pace goes on without; what climbs waits for them anyhow.
+        If outcomes take long, a steady pace continues without them; a climbing one waits for them anyway.
         """
         rate = self._rate
         if rate is None or self._state == CANARY or self._quiet_s >= QUIET_S:
@@ -446,7 +452,7 @@ class Controller:
 
     @property
     def _first(self) -> int:
-        """Number of canary jobs sent before the first result; fewer after a hold."""
+        """Number of canary jobs sent before the first outcome; fewer after a hold."""
         return FIRST if not self._base else FEWEST
 
     def _waits_for_news(self, seen: Seen) -> bool:
@@ -457,6 +463,6 @@ class Controller:
 
 
 def _outcomes_of(failed: Sequence[Sequence[Any]]) -> Outcomes:
-    """Return the outcomes of these failures; the error is unknown of those that an older version stored."""
+    """Return the outcomes of these failures. Those stored by an older version have no error."""
     errors = [error or (None, False) for _, _, *error in failed]
     return Outcomes().joined([Judged(0.0, 0.0, False, group, is_same_group=same) for group, same in errors], LATEST)

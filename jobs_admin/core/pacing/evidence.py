@@ -1,4 +1,4 @@
-"""Outcomes of first attempts, the shares that are beyond doubt, and the sentences that report them."""
+"""Outcomes of first attempts, confidence bounds of shares, and the sentences that report them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from jobs_admin.core.figures import duration, percent, small
+
 GroupId = int | str
 
-_SURE = 1.96  # of a normal distribution: 97.5 % to one side
-FEWEST = 5  # first attempts: from fewer nothing is concluded
+_SURE = 1.96  # of a normal distribution: 97.5 % one-sided
+FEWEST = 5  # minimum number of first attempts for any conclusion
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A first attempt after sending with its outcome, or `n` alike. A native retry that follows counts as not ok.
+    """Outcome of a first attempt after sending, or of `n` equal ones. A native retry that follows counts as a failure.
 
-    Times are seconds of the clock that `Seen.now` reads: `sent_at` when it was put on the queue, `at` when its outcome
-    was known to us. Of a group: that it was first seen in this replay; that the job died of it before. `died_of`: the
-    group of the failure that is replayed; None where it has none.
+    Times are seconds of the clock of `Seen.now`: `sent_at`, when it was put on the queue; `at`, when its outcome became
+    known. Flags of the group: first seen in this replay; the job's earlier group. `died_of`: the group of the replayed
+    failure; None if it has none.
     """
 
     at: float
@@ -35,15 +37,15 @@ class Judged:
 
 
 def surely_above(hits: float, of: float) -> float:
-    """The share that is beyond doubt: the lower end of Wilson's interval (1927). 1 of 2 gives 0.09, 6 of 10 gives 0.31."""
+    """Return the lower bound of Wilson's interval (1927). 1 of 2 gives 0.09, 6 of 10 gives 0.31."""
     if of <= 0 or hits <= 0:
-        return 0.0  # where rounding would leave a trace of doubt
+        return 0.0  # exactly, despite rounding
     share, square = hits / of, _SURE * _SURE / of
     return max(0.0, (share + square / 2 - _SURE * math.sqrt((share * (1 - share) + square / 4) / of)) / (1 + square))
 
 
 def surely_below(hits: float, of: float) -> float:
-    """The upper end of the same interval: 0 of 50 gives 0.07, 10 of 50 gives 0.33."""
+    """Return the upper bound of the same interval: 0 of 50 gives 0.07, 10 of 50 gives 0.33."""
     return 1.0 - surely_above(of - hits, of) if of > 0 else 1.0
 
 
@@ -58,7 +60,7 @@ class _Failed:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The outcomes that one look found."""
+    """Outcomes of one check."""
 
     ok: int
     failed: tuple[_Failed, ...]
@@ -69,8 +71,16 @@ class _Batch:
         parts = tuple(failed)
         return _Batch(ok, parts, ok + sum(part.n for part in parts))
 
+    @property
+    def bad(self) -> int:
+        return self.total - self.ok
+
+    @property
+    def new(self) -> int:
+        return sum(part.n for part in self.failed if part.is_new) if self.failed else 0
+
     def cut(self, most: int) -> _Batch:
-        """Return the same shares in fewer attempts: their order is not known within a look."""
+        """Return the same shares of fewer attempts: the order within a check is unknown."""
         share = most / self.total
         failed = tuple(replace(f, n=n) for f in self.failed if (n := round(f.n * share)))
         return _Batch.build(max(0, most - sum(f.n for f in failed)), failed)
@@ -78,12 +88,21 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The last first attempts with an outcome, oldest batch first."""
+    """Latest first attempts with an outcome, oldest batch first, and their numbers."""
 
     batches: tuple[_Batch, ...] = ()
+    judged: int = 0
+    failed: int = 0
+    new: int = 0  # failures with an error first seen in this replay
+
+    @staticmethod
+    def build(batches: Iterable[_Batch]) -> Outcomes:
+        parts = tuple(batches)
+        judged, failed = sum(batch.total for batch in parts), sum(batch.bad for batch in parts)
+        return Outcomes(parts, judged, failed, sum(batch.new for batch in parts))
 
     def joined(self, judged: Iterable[Judged], most: int) -> Outcomes:
-        """Return these outcomes and the given ones, of which the latest `most` remain."""
+        """Return these and the given outcomes, limited to the latest `most`."""
         failed: Counter[tuple[GroupId | None, bool, bool, GroupId | None]] = Counter()
         ok = 0
         for one in judged:
@@ -94,37 +113,26 @@ class Outcomes:
         latest = _Batch.build(ok, [_Failed(*what[:3], n, what[3]) for what, n in failed.items()])
         if not latest.total:
             return self
-        batches, room = [], most
-        for batch in (latest, *reversed(self.batches)):
-            if room <= 0:
-                break
-            batches.append(batch if batch.total <= room else batch.cut(room))
-            room -= batches[-1].total
-        return Outcomes(tuple(reversed(batches)))
+        batches, first = (*self.batches, latest), 0
+        total, bad, new = self.judged + latest.total, self.failed + latest.bad, self.new + latest.new
+        while total > most:
+            oldest, first = batches[first], first + 1
+            total, bad, new = total - oldest.total, bad - oldest.bad, new - oldest.new
+            if total < most:
+                part = oldest.cut(most - total)
+                return Outcomes((part, *batches[first:]), total + part.total, bad + part.bad, new + part.new)
+        return Outcomes(batches[first:], total, bad, new)
 
     def without(self, groups: Collection[GroupId | None]) -> Outcomes:
-        """Without failures of jobs that had died of these groups."""
+        """Return the outcomes without failures of jobs that had died of these groups."""
         if not groups:
             return self
-        return Outcomes(
-            tuple(_Batch.build(b.ok, [f for f in b.failed if f.died_of not in groups]) for b in self.batches)
+        return Outcomes.build(
+            _Batch.build(b.ok, [f for f in b.failed if f.died_of not in groups]) for b in self.batches
         )
 
-    @property
-    def judged(self) -> int:
-        return sum(batch.total for batch in self.batches)
-
-    @property
-    def failed(self) -> int:
-        return sum(batch.total - batch.ok for batch in self.batches)
-
-    @property
-    def new(self) -> int:
-        """Failed with an error that was first seen in this replay."""
-        return sum(part.n for batch in self.batches for part in batch.failed if part.is_new)
-
     def commonest(self, *, new: bool = False) -> tuple[GroupId | None, int, bool]:
-        """The group that most failed with, how many did, and whether they had died of it before."""
+        """Return the most common group of the failures, their number, and whether the jobs had died of it before."""
         by_group: Counter[GroupId | None] = Counter()
         same: set[GroupId | None] = set()
         for batch in self.batches:
@@ -142,33 +150,33 @@ class Outcomes:
 
     @staticmethod
     def from_list(batches: Sequence[Any]) -> Outcomes:
-        return Outcomes(tuple(_Batch.build(ok, [_Failed(*part) for part in failed]) for ok, failed in batches))
+        return Outcomes.build(_Batch.build(ok, [_Failed(*part) for part in failed]) for ok, failed in batches)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The reason why a replay is held, or was slowed down: numbers, and a sentence that says them.
+    """Reason for holding or slowing down a replay: numbers, and the sentence that reports them.
 
     kind          what happened                                       numbers
     canary        too many of the canary failed                       failed, judged, limit, bound, group, in_group
-    failing       too many of the last failed                         the same
+    failing       too many of the latest attempts failed              the same
     new_groups    too many failed with an error not seen before       the same
     group         the jobs of one group fail again: it is set aside   the same
-    no_news       no outcome for long                                 unsettled, seconds
-    not_draining  the same, and `limit` are sent and unsettled        unsettled, seconds, limit
+    no_news       no outcome for a long time                          unsettled, seconds
+    not_draining  the same, with `limit` jobs sent and unsettled      unsettled, seconds, limit
     workers_gone  the workers vanished                                unsettled, seconds
-    backed_off    failures that come with the rate                    failed, judged, rate (before), to_rate
-    slower        jobs take much longer than at the beginning         runtime_s, usual_s, rate, to_rate
+    backed_off    failures caused by the rate                         failed, judged, rate (before), to_rate
+    slower        jobs take much longer than at the start             runtime_s, usual_s, rate, to_rate
     """
 
     kind: str
     failed: int = 0
     judged: int = 0
-    limit: float | None = None  # the share, or number, that was passed
-    bound: float | None = None  # the share that is beyond doubt
-    group: GroupId | None = None  # what most of them failed with
+    limit: float | None = None  # the share or number that was exceeded
+    bound: float | None = None  # confidence bound of the share
+    group: GroupId | None = None  # most common group of the failures
     in_group: int = 0
-    is_same_group: bool = False  # they had died of it before
+    is_same_group: bool = False  # the jobs had died of it before
     unsettled: int = 0
     seconds: float = 0.0
     rate: float | None = None
@@ -178,11 +186,11 @@ class Evidence:
 
     @property
     def holds(self) -> bool:
-        """Held for it, as opposed to slowed down, or to a group that is set aside."""
+        """Return whether the replay is held, rather than slowed down or without a group."""
         return self.kind not in ("backed_off", "slower", "group")
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; what says nothing is left out."""
+        """Return the fields for JSON, without defaults."""
         return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
 
     @staticmethod
@@ -190,13 +198,13 @@ class Evidence:
         return Evidence(**values)
 
     def sentence(self, title: str = "") -> str:
-        """As people read it; `title` is that of `group`."""
+        """Return a sentence for people; `title`: the title of `group`."""
         return _SENTENCES[self.kind](self, title)
 
 
 def stop_rule(share: float | None) -> str:
     """Return the sentence that states a stop share; "" for None."""
-    return "" if share is None else f"This replay stops when clearly more than {share:.0%} fail again."
+    return "" if share is None else f"This replay stops when clearly more than {percent(share)} fail again."
 
 
 def _with(e: Evidence, title: str) -> str:
@@ -223,15 +231,15 @@ def _group(e: Evidence, title: str) -> str:
 
 
 def _no_news(e: Evidence, title: str) -> str:
-    return f"{_jobs(e.unsettled)} {_were(e.unsettled)} sent and no outcome was reported for {_spell(e.seconds)}."
+    return f"{_jobs(e.unsettled)} {_were(e.unsettled)} sent and no outcome was reported for {duration(e.seconds)}."
 
 
 def _not_draining(e: Evidence, title: str) -> str:
-    return f"{_jobs(e.unsettled)} {_were(e.unsettled)} sent and none has settled for {_spell(e.seconds)}: the queue is not draining."
+    return f"{_jobs(e.unsettled)} {_were(e.unsettled)} sent and none has settled for {duration(e.seconds)}: the queue is not draining."
 
 
 def _workers_gone(e: Evidence, title: str) -> str:
-    return f"The workers are gone: none for {_spell(e.seconds)}, while {_jobs(e.unsettled)} {_were(e.unsettled)} sent and not settled."
+    return f"The workers are gone: none for {duration(e.seconds)}, while {_jobs(e.unsettled)} {_were(e.unsettled)} sent and not settled."
 
 
 def _backed_off(e: Evidence, title: str) -> str:
@@ -261,9 +269,5 @@ def _were(n: int) -> str:
     return "was" if n == 1 else "were"
 
 
-def _spell(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
-
-
 def _per_s(rate: float | None) -> str:
-    return f"{rate or 0:,.3g}/s" if (rate or 0) < 100 else f"{rate:,.0f}/s"
+    return f"{small(rate or 0)}/s"

@@ -1,16 +1,17 @@
-"""Evidence by group: which groups of a replay fail again alone, and are set aside so that the others continue.
+"""Evidence by group: groups of a replay that keep failing alone are set aside so that the others continue.
 
-A job belongs to the group that it *died of*: only that is known before it is sent. Counted are first attempts sent since
-the replay began or was resumed, or since the group was brought back.
+A job belongs to the group that it *died of*, the only one known before it is sent. First attempts are counted if sent
+since the replay began or was resumed, or since the group was brought back.
 
-A group is set aside when it is beyond doubt that more than half of its jobs fail again (Wilson's lower bound, as
-everywhere here: 5 of 5, 7 of 8, 9 of 11) while jobs of other groups succeed. The false-alarm rate, where each job of a
-group fails again by chance and 1,000 are looked at one after the other (`false_alarm_rate`): at 5 % one group in
-3 million is set aside, at 10 % one in 95,000, at 20 % one in 2,600, at 30 % one in 270.
+A group is set aside if, with confidence, more than half of its jobs fail again (Wilson's lower bound, as everywhere
+here: 5 of 5, 7 of 8, 9 of 11) while jobs of other groups succeed. False-alarm rate, if each job of a group fails again
+by chance and 1,000 are checked one after another (`false_alarm_rate`): at 5 % one group in 3 million is set aside, at
+10 % one in 95,000, at 20 % one in 2,600, at 30 % one in 270.
 
-Failures of a group without a success are no evidence about the rate or the service as long as other groups succeed: the
-group is judged first. Nor are those of a group that fails apart (`MUCH`): what the rate causes hits all groups alike. What
-fails in all groups is an outage, and holds the replay; so does a group that fails when nothing else is left to send.
+Failures of a group without a success are not evidence about the rate or the service while other groups succeed: the
+group is assessed first. Nor are those of a group that fails more than the others (`MUCH`): the rate affects all groups
+alike. Failures in all groups are an outage and hold the replay; so does a failing group when nothing else is left to
+send.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from typing import Any
 
 from jobs_admin.core.pacing.evidence import FEWEST, Evidence, GroupId, Judged, surely_above, surely_below
 
-LIMIT = 0.5  # of the first attempts of a group
+LIMIT = 0.5  # of a group's first attempts
 MOST_EXCUSED = (
-    20  # groups without a success whose failures are no evidence yet: where each job has its own, all would be
+    20  # groups without a success whose failures are not evidence yet: with one group per job, none ever would be
 )
-MUCH = 0.2  # of the first attempts of a group, while clearly less of the others fails
-OUTAGE = 0.8  # of all first attempts, whatever their groups
+MUCH = 0.2  # of a group's first attempts, while clearly fewer of the others fail
+OUTAGE = 0.8  # of all first attempts, in any group
 
-MOST_ASIDE = 400  # groups at a time; where more fail, their failures count as others do
-MOST_COUNTED = 500  # groups counted alone, so that what is stored is bounded; the smallest are counted together
+MOST_ASIDE = 400  # groups at a time; failures of further failing groups count normally
+MOST_COUNTED = 500  # groups counted separately, which limits the stored state; the smallest are counted together
 
 HasOthers = Callable[[Collection[GroupId]], bool]
 
@@ -38,7 +39,7 @@ HasOthers = Callable[[Collection[GroupId]], bool]
 class _Count:
     succeeded: int = 0
     failed: int = 0
-    is_same: bool = False  # they failed with what they had died of
+    is_same: bool = False  # failures with the error they had died of
 
     @property
     def judged(self) -> int:
@@ -51,23 +52,25 @@ class _Count:
 
 @dataclass(slots=True)
 class Groups:
-    """First attempts by the group that their jobs had died of. Jobs of no known group, and of the smallest where
-    there are MOST_COUNTED, are counted under None."""
+    """First attempts by the group that their jobs had died of.
+
+    Jobs without a known group, and of the smallest groups beyond MOST_COUNTED, are under None.
+    """
 
     counts: dict[GroupId | None, _Count] = field(default_factory=dict)
     aside: set[GroupId] = field(default_factory=set)
-    # Groups brought back -> since when what is sent of them counts.
+    # Groups brought back -> time after which jobs sent count.
     since: dict[GroupId, float] = field(default_factory=dict)
-    # Groups set aside -> how many had succeeded in all when their first job failed.
+    # Groups set aside -> total successes when their first job failed.
     before: dict[GroupId, int] = field(default_factory=dict)
-    # Groups that fail much more than the others, and have done so since the replay began: going slower would not help them.
+    # Groups that have failed much more than the others since the replay began: a lower rate would not help them.
     apart: set[GroupId] = field(default_factory=set)
-    forgotten: int = 0  # first attempts of groups that were brought back, from before that
-    # At the latest look nothing was left to send but jobs of groups that fail. Found anew at each, so not remembered.
+    forgotten: int = 0  # first attempts of groups brought back, from before that
+    # At the latest check, only jobs of failing groups were left to send. Computed at each check, so not stored.
     are_last: bool = False
 
     def follow(self, aside: Collection[GroupId], now: float) -> None:
-        """Adopt the groups that are set aside now. Forget the counts of groups brought back."""
+        """Update the groups set aside. Drop the counts of groups brought back."""
         for group in self.aside - set(aside):
             self.forgotten += self.counts.pop(group, _Count()).judged
             self.before.pop(group, None)
@@ -101,7 +104,7 @@ class Groups:
         return self.counts.setdefault(group, _Count())
 
     def _count_small_together(self) -> None:
-        """Count the groups with the fewest failures under None in future: evidence as before, and never set aside."""
+        """Count the groups with the fewest failures under None from now on: evidence as before, never set aside."""
         alone = [group for group in self.counts if group is not None and group not in self.aside]
         alone.sort(key=lambda group: (self.counts[group].failed, self.counts[group].judged))
         together = self.counts.setdefault(None, _Count())
@@ -110,6 +113,10 @@ class Groups:
             together.succeeded += one.succeeded
             together.failed += one.failed
             self.before.pop(group, None)
+
+    @property
+    def _knows_no_group(self) -> bool:
+        return not self.counts or (len(self.counts) == 1 and None in self.counts)
 
     @property
     def succeeded(self) -> int:
@@ -138,14 +145,18 @@ class Groups:
 
     @property
     def no_evidence(self) -> set[GroupId | None]:
-        """Groups set aside and, while others succeed, those that are to be judged first."""
+        """Groups set aside and, while others succeed, those to assess first."""
         found: set[GroupId | None] = {*self.aside, *self.apart}
+        if not found and self._knows_no_group:
+            return found
         if any(one.succeeded for group, one in self.counts.items() if group not in self.aside):
             found.update(self.hopeless[:MOST_EXCUSED])
         return found
 
     def to_set_aside(self, has_others: HasOthers) -> tuple[Evidence, ...]:
-        """Set failing groups aside and return the evidence; none if other groups fail too, or nothing else is left to send."""
+        """Set failing groups aside and return the evidence; none if other groups fail too, or nothing else is left to
+        send.
+        """
         failing = self._failing()
         self.are_last = bool(failing) and not self.innocent and not has_others({*failing, *self.aside})
         if not failing or self.innocent or self.are_last:
@@ -153,7 +164,7 @@ class Groups:
         others = [one for group, one in self.counts.items() if group not in failing and group not in self.aside]
         failed, judged = sum(one.failed for one in others), sum(one.judged for one in others)
         if failed == judged and (failed or len(failing) > 1):
-            return ()  # nothing succeeds, and in more than one group
+            return ()  # no success, in more than one group
         if judged >= FEWEST and surely_above(failed, judged) > OUTAGE:
             return ()
         if len(self.aside) + len(failing) > MOST_ASIDE:
@@ -162,8 +173,11 @@ class Groups:
         return tuple(_evidence("group", {group: one}) for group, one in failing.items())
 
     def outage(self) -> Evidence | None:
-        """Return why what fails holds the replay: nearly all fails, nothing succeeded since another group was set aside, or nothing
-        is left to send but jobs of groups that fail."""
+        """Return why failures hold the replay; None if they do not.
+
+        Nearly all fail, nothing succeeded since another group was set aside, or only jobs of failing groups are left to
+        send.
+        """
         if (self.innocent or self.are_last) and (failing := self._failing()):
             return _evidence("failing", failing | {group: self.counts[group] for group in self.innocent})
         known = {group: one for group, one in self.counts.items() if group not in self.aside}
@@ -172,13 +186,16 @@ class Groups:
 
     @property
     def innocent(self) -> tuple[GroupId, ...]:
-        """Groups set aside although, since their first job failed, no job of any group succeeded: they may be cured with
-        the others."""
+        """Groups set aside since whose first failure no job of any group succeeded: they may recover with the
+        others.
+        """
         succeeded = self.succeeded
         return tuple(sorted((g for g, n in self.before.items() if g in self.aside and n >= succeeded), key=str))
 
     def _note_apart(self) -> None:
-        """Note the groups of which much fails, clearly more than of all others that count."""
+        """Note groups with many failures, clearly more than all other counted groups."""
+        if self._knows_no_group:
+            return
         no_evidence = self.no_evidence
         counts = {group: one for group, one in self.counts.items() if group not in no_evidence}
         failed, judged = sum(one.failed for one in counts.values()), sum(one.judged for one in counts.values())
@@ -211,7 +228,7 @@ class Groups:
 
     @staticmethod
     def of_no_group(succeeded: int, failed: int) -> Groups:
-        """First attempts of which no group is known."""
+        """Return first attempts without known groups."""
         return Groups({None: _Count(succeeded, failed)})
 
     @staticmethod
@@ -232,8 +249,10 @@ def _evidence(kind: str, counts: Mapping[Any, _Count], limit: float = LIMIT) -> 
 
 
 def false_alarm_rate(failing: float, jobs: int = 1_000) -> float:
-    """Return the probability that a group is set aside within `jobs`, checked after each, if the share `failing` fails by chance."""
-    alive = {0: 1.0}  # how many failed -> the chance of it, of groups that were not set aside
+    """Return the probability that a group is set aside within `jobs`, checked after each, if the share `failing`
+    fails by chance.
+    """
+    alive = {0: 1.0}  # number of failures -> its probability, for groups not set aside
     gone = 0.0
     for judged in range(1, jobs + 1):
         following: dict[int, float] = {}

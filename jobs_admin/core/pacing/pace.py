@@ -1,4 +1,4 @@
-"""The fields of a pace: the spread of a replay over time, and the conditions on which it stops automatically."""
+"""Fields of a pace: the spread of a replay over time, and the conditions that stop it automatically."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 CAREFUL, STEADY, AT_ONCE = "careful", "steady", "at_once"
 STYLES = (CAREFUL, STEADY, AT_ONCE)
 
-SLOWEST, FASTEST = 0.001, 100_000.0  # jobs per second that a pace may name
+SLOWEST, FASTEST = 0.001, 100_000.0  # bounds of a pace's rate, jobs/s
 DEFAULT: dict[str, Any] = {"style": STEADY, "rate": 50}
-CAREFUL_ABOVE = 100  # jobs: more than these are replayed carefully, unless somebody says otherwise
+CAREFUL_ABOVE = 100  # jobs: larger replays are careful by default
 
-# What `careful` takes where nothing else is said. The canary's rate is one that also a service bears which has just
-# come back; what a queue usually manages is not known where nothing ran well in the last hour.
+# Defaults of `careful`. The canary's rate suits a service that has just recovered. A queue's usual throughput is
+# unknown if nothing succeeded in the last hour.
 CANARY_JOBS = 50
-CANARY_RATE = 5.0  # jobs per second
-LEAST_KNOWN = CANARY_RATE  # jobs per second: a queue that managed less in the last hour had little to do
-UNKNOWN_TO = 1_000.0  # jobs per second: where nothing else bounds it, outcomes do
-IN_FLIGHT_S = 30  # so many seconds of work may be sent and not settled …
-IN_FLIGHT_LEAST = 100  # … or so many jobs, where that is more
+CANARY_RATE = 5.0  # jobs/s
+LEAST_KNOWN = CANARY_RATE  # jobs/s: a queue with less throughput in the last hour was idle
+UNKNOWN_TO = 1_000.0  # jobs/s: without another limit, the outcomes limit it
+IN_FLIGHT_S = 30  # seconds of work that may be sent and not settled …
+IN_FLIGHT_LEAST = 100  # … or this number of jobs, if larger
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
     jobs: int = CANARY_JOBS
-    success: float = 0.7  # the share of first attempts that must run well
-    within: float = 300.0  # seconds without any news after which it is held
+    success: float = 0.7  # required share of successful first attempts
+    within: float = 300.0  # seconds without outcomes after which it is held
 
     def as_dict(self) -> dict[str, Any]:
         return {"jobs": self.jobs, "success": _plain(self.success), "within": _plain(self.within)}
@@ -37,7 +37,7 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """From one rate to another, jobs per second. None until `settled` knows."""
+    """Ramp from one rate to another, jobs/s. None until `settled` sets it."""
 
     start: float | None
     to: float | None
@@ -49,7 +49,7 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Held when it is beyond doubt that more than the share `failed` of first attempts fail."""
+    """Condition of a hold: with confidence, more than the share `failed` of first attempts fail."""
 
     failed: float = 0.3
     of_last: int = 200
@@ -61,7 +61,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class PerKey:
-    """A limit for each customer, tenant or whatever `key` names: jobs at once, jobs per second."""
+    """Limit per customer, tenant or other value of `key`: concurrent jobs, jobs/s."""
 
     key: str  # tenant, queue, task, or a path such as kwargs.customer_id or args.0.id
     concurrency: int | None = None
@@ -78,24 +78,24 @@ class PerKey:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The spread of a replay over time. Rates in jobs per second, times in seconds; None is no such bound."""
+    """Spread of a replay over time. Rates in jobs/s, times in seconds; None: no such limit."""
 
     style: str  # careful, steady, at_once
     rate: float | None = None
-    over: float | None = None  # instead of a rate: spread over so long
+    over: float | None = None  # instead of a rate: total duration
     jitter: float = 0.0
     canary: Canary | None = None
-    ramp: Ramp | None = None  # where there is one, it decides and not `rate`
+    ramp: Ramp | None = None  # if set, it decides instead of `rate`
     in_flight: int | None = None
     per_key: PerKey | None = None
-    queue_cap: int | None = None  # no more wait in the target queue
+    queue_cap: int | None = None  # maximum waiting jobs in the target queue
     stop: Stop | None = None
     window: Window | None = None
-    priority: int | str | None = None  # the queue system's number, or a level (core.priority)
+    priority: int | str | None = None  # queue system's number, or a level (core.priority)
     shuffle: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the pace as the API writes it, without the fields that were not given."""
+        """Return the pace as in the API, without fields that were not given."""
         found: dict[str, Any] = {"style": self.style}
         for name in ("rate", "over", "in_flight", "queue_cap", "priority"):
             if (value := getattr(self, name)) is not None:
@@ -109,25 +109,25 @@ class Pace:
 
     @property
     def lowest(self) -> float | None:
-        """The rate that it begins with; None is without bound."""
+        """Starting rate; None: unlimited."""
         return self.ramp.start if self.ramp else self.rate
 
     @property
     def highest(self) -> float | None:
-        """The rate that it never exceeds; None is without bound."""
+        """Maximum rate; None: unlimited."""
         return self.ramp.to if self.ramp else self.rate
 
 
 def default_for(jobs: int) -> Pace:
-    """The pace of a replay of `jobs` jobs for which none was requested."""
+    """Return the default pace of a replay of `jobs` jobs."""
     return Pace(CAREFUL) if jobs > CAREFUL_ABOVE else Pace(STEADY, rate=float(DEFAULT["rate"]))
 
 
 def settled(pace: Pace, *, jobs: int, median_per_s: float | None = None, workers_per_s: float | None = None) -> Pace:
-    """The same pace with a number for everything that it left open: what a replay keeps and is steered by.
+    """Return the pace with all open values set: the form in which a replay stores and uses it.
 
-    `median_per_s`: the last hour's median throughput of successes of what is replayed to; None where it is not known.
-    `workers_per_s`: what the workers can carry, jobs per second; None where it is not known.
+    `median_per_s`: median throughput of successes at the target in the last hour; None if unknown. `workers_per_s`:
+    capacity of the workers, jobs/s; None if unknown.
     """
     if pace.over is not None:
         pace = replace(pace, over=None, rate=_within(jobs / pace.over))
@@ -144,7 +144,10 @@ def settled(pace: Pace, *, jobs: int, median_per_s: float | None = None, workers
 
 
 def _with_ramp(pace: Pace, median_per_s: float | None, workers_per_s: float | None) -> Pace:
-    """Fill in the ramp. An idle queue's median is ignored: then outcomes decide, up to the workers' capacity."""
+    """Return the pace with its ramp set.
+
+    An idle queue's median is ignored: outcomes then decide, up to the workers' capacity.
+    """
     ramp = pace.ramp or Ramp(None, None)
     is_known = median_per_s is not None and median_per_s >= LEAST_KNOWN
     to = ramp.to or pace.rate or _within((median_per_s if is_known else workers_per_s) or UNKNOWN_TO)
@@ -157,23 +160,23 @@ def _within(rate: float) -> float:
 
 
 def _plain(number: float) -> float:
-    """50 rather than 50.0: what a person wrote comes back as they wrote it."""
+    """Return 50 rather than 50.0, as a person wrote it."""
     return int(number) if number == int(number) else number
 
 
-# The hours of a day in which a replay may send.
+# Hours of a day in which a replay may send.
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From a time of day until another, in UTC, on days of the week. One that goes past midnight belongs to the day it opens on."""
+    """From one time of day to another, UTC, on days of the week. A window past midnight belongs to its opening day."""
 
     opens: time
-    closes: time  # not included; the same as `opens` means a whole day
-    days: tuple[str, ...] = DAYS  # those on which it opens
+    closes: time  # exclusive; equal to `opens` means a complete day
+    days: tuple[str, ...] = DAYS  # opening days
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the window as the API writes it."""
+        """Return the window as in the API."""
         hours = {"from": f"{self.opens:%H:%M}", "to": f"{self.closes:%H:%M}"}
         return hours if self.days == DAYS else {**hours, "days": list(self.days)}
 
@@ -181,13 +184,13 @@ class Window:
         return any(opened <= at < closing for opened, closing in self._around(at))
 
     def opens_at(self, at: datetime) -> datetime:
-        """`at` itself while it is open, else when it opens next."""
+        """Return `at` if the window is open then, else its next opening."""
         if self.is_open(at):
             return at
         return min(opened for opened, _ in self._around(at) if opened > at)
 
     def _around(self, at: datetime) -> list[tuple[datetime, datetime]]:
-        """Opening and closing, from the day before until a week ahead."""
+        """Return openings and closings, from the day before to a week ahead."""
         today = at.astimezone(timezone.utc).date()
         found = []
         for ahead in range(-1, 8):

@@ -1,4 +1,4 @@
-"""Parsing of a requested pace; a sentence names the part that is refused."""
+"""Parser of a requested pace; its errors name the invalid part."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\Z")
 
 
 def parse(pace: object, jobs: int = 0) -> Pace:
-    """The pace that was requested; None or empty is the default for this many jobs. Raises Refused."""
+    """Return the requested pace; for None or {}, the default for this number of jobs. Raises Refused."""
     if pace is None or pace == {}:
         return default_for(jobs)
     if not isinstance(pace, Mapping):
@@ -63,14 +63,14 @@ def parse(pace: object, jobs: int = 0) -> Pace:
 
 
 def _priority(value: object) -> int | str:
-    """The queue system's own number, or a level that is another number in each."""
+    """Return the queue system's number, or a level, which has its own number in each system."""
     if isinstance(value, str) and value.strip().lower() in LEVELS:
         return value.strip().lower()
     return _integer("priority", value, 0, 9, f"or {', '.join(LEVELS)}")
 
 
 def _style(given: Mapping[Any, Any], jobs: int) -> str:
-    """Without a word about it: steady where a rate is given, careful where a ramp or canary is, else the default."""
+    """Return the style. By default: steady with a rate, careful with a ramp or canary, else the default."""
     style = given.get("style")
     if style is None:
         if given.keys() & {"rate", "every", "over"}:
@@ -198,7 +198,7 @@ def _number(field: str, value: object, least: float, most: float, unit: str) -> 
 
 
 def _read(value: object) -> float:
-    """NaN for what is no number."""
+    """Return a number; NaN for anything else."""
     try:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             return math.nan

@@ -1,6 +1,6 @@
-"""The effect of a pace, before anything is done: starts over time, waiting, the end, and when it would be held.
+"""Forecast of a pace before anything is sent: starts over time, waiting times, the end, and when it would be held.
 
-The Bucket and the Controller that really send are run against made-up workers, by steps of time rather than job by job.
+Runs the real Bucket and Controller against simulated workers, in time steps rather than job by job.
 """
 
 from __future__ import annotations
@@ -9,41 +9,50 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random
 
+from jobs_admin.core.figures import duration, small
 from jobs_admin.core.pacing.bucket import Bucket
 from jobs_admin.core.pacing.controller import CHECK_S, HELD, RUNNING, Controller, Seen, Verdict
 from jobs_admin.core.pacing.evidence import Evidence, Judged
 from jobs_admin.core.pacing.pace import Pace, settled
 
-# Where at_once has no rate to reckon with, what one sender does on a small machine (bench/results.md).
+# Rate of at_once if unknown: that of one sender on a small host (bench/results.md).
 AT_ONCE_GUESS = 3_000.0
 
-SHARES = (0.0, 0.1, 0.5)  # of jobs that fail again: as planned, some, half
-_SLICE_S = 0.02  # how often a sender asks its bucket, which holds 24 ms
-_CALM = 40  # looks without any change, after which the steps become longer
+SHARES = (0.0, 0.1, 0.5)  # simulated shares of jobs that fail again: none, a tenth, half
+_SLICE_S = 0.02  # interval at which a sender polls its bucket, which holds 24 ms
+_CALM = 40  # checks without a change, after which the steps become longer
 _POINTS = 120
 _MOST_STEPS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The course of a replay when the share `failing` of its jobs fails again. Times in seconds from the start."""
+    """Course of a replay if the share `failing` of its jobs fails again. Seconds from the start."""
 
     failing: float
-    starts: tuple[tuple[float, float], ...]  # (from when, jobs started per second), at most 120
+    starts: tuple[tuple[float, float], ...]  # (start of interval, jobs started per second), at most 120
     peak_per_second: float
-    longest_wait_s: float  # in the queue, before a worker starts it
+    longest_wait_s: float  # in the queue, until a worker starts the job
     sent: int
-    ends_after_s: float | None  # None where it is held
+    ends_after_s: float | None  # None if it is held
     held_after_s: float | None
     held_because: Evidence | None
+
+    def hold_sentence(self) -> str:
+        """Return when and why it is held. Which jobs fail is random, so the share at that moment is not `failing`."""
+        when = f"held after ~{self.sent:,} jobs ({duration(self.held_after_s or 0.0)})"
+        if self.held_because is None:
+            return f"{when}."
+        return f"{when}, as soon as too many have failed. In this random run: {self.held_because.sentence()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    outlooks: tuple[Outlook, ...]  # one for each of SHARES
-    assumptions: tuple[str, ...]  # sentences, to be shown with it
+    outlooks: tuple[Outlook, ...]  # one per share in SHARES
+    assumptions: tuple[str, ...]  # sentences to show with it
 
     @property
     def as_planned(self) -> Outlook:
@@ -57,7 +66,7 @@ class Estimate:
 
 
 def estimate(jobs: int, pace: Pace) -> Estimate:
-    """Return how long sending takes where all jobs succeed, in seconds, and the most jobs in any one second."""
+    """Return the duration of sending if all jobs succeed, in seconds, and the most jobs in any one second."""
     if not jobs:
         return Estimate(0.0, 0.0)
     pace = settled(pace, jobs=jobs)
@@ -71,16 +80,16 @@ def estimate(jobs: int, pace: Pace) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A policy's limit on a task: starts per second, and the task's share of all jobs."""
+    """Policy limit of a task: starts per second, and the task's share of all jobs."""
 
     task: str
     per_s: float
     share: float  # 0 to 1
-    policy: str = ""  # its name
+    policy: str = ""  # name
 
 
 def served(runtime_s: float | None, concurrency: int | None) -> float | None:
-    """Return jobs per second for a runtime and a concurrency; None where either is unknown."""
+    """Return jobs/s for a runtime and a concurrency; None if either is unknown."""
     return concurrency / max(runtime_s, 1e-3) if runtime_s is not None and concurrency else None
 
 
@@ -93,17 +102,19 @@ def simulate(
     limits: Sequence[Limit] = (),
     seed: int = 0,
 ) -> Simulation:
-    """The same replay three times: as planned, with a tenth, and with half of it failing again.
+    """Simulate the replay three times: with no failures, a tenth, and half of the jobs failing again.
 
-    `pace` settled. `runtime_s`: what such jobs took; `concurrency`: how many the workers run at once; None: not known.
+    `pace`: from `settled`. `runtime_s`: usual runtime of such jobs. `concurrency`: total of the workers; None: unknown.
     """
+    bounds = tuple(limits)
     outlooks = tuple(
-        outlook(jobs, pace, share, runtime_s=runtime_s, concurrency=concurrency, limits=limits, seed=seed)
+        outlook(jobs, pace, share, runtime_s=runtime_s, concurrency=concurrency, limits=bounds, seed=seed)
         for share in SHARES
     )
     return Simulation(outlooks, _assumptions(pace, runtime_s, concurrency, limits))
 
 
+@lru_cache(maxsize=48)  # a form requests the same again with each change
 def outlook(
     jobs: int,
     pace: Pace,
@@ -111,10 +122,10 @@ def outlook(
     *,
     runtime_s: float | None = None,
     concurrency: int | None = None,
-    limits: Sequence[Limit] = (),
+    limits: tuple[Limit, ...] = (),
     seed: int = 0,
 ) -> Outlook:
-    """One of them, for any share that fails."""
+    """Return the simulated course for one share of failures."""
     takes_s = 1.0 if runtime_s is None else runtime_s
     serves = served(takes_s, concurrency) or math.inf
     serves = min([serves, *(limit.per_s / limit.share for limit in limits if limit.share)])
@@ -133,7 +144,7 @@ def _assumptions(
         else f"Workers run {concurrency:,} jobs at once and no other jobs.",
         "Failures are random (fixed seed) and independent of the rate; native retries are not counted.",
     ]
-    found += [f"A policy limits {limit.task} to {limit.per_s:,.3g} starts/s." for limit in limits]
+    found += [f"A policy limits {limit.task} to {small(limit.per_s)} starts/s." for limit in limits]
     if pace.highest is None:
         found.append(f"Without a limit, one sender sends {AT_ONCE_GUESS:,.0f}/s.")
     if pace.ramp:
@@ -153,17 +164,18 @@ class _Run:
     pace: Pace
     failing: float
     runtime_s: float
-    serves: float  # jobs per second that workers can start
+    serves: float  # jobs/s that workers can start
     random: Random
     now: float = 0.0
     sent: int = 0
     home: int = 0
-    owed: float = 1.0  # of long steps: the part of a job that is due
+    owed: float = 1.0  # fraction of a job that is due, in long steps
     queued: float = 0.0
     longest_wait_s: float = 0.0
     calm: int = 0
-    coming: deque[tuple[float, float, int]] = field(default_factory=deque)  # when home, when sent, how many
-    points: list[tuple[float, float, float]] = field(default_factory=list)  # from, for how long, how many started
+    # time of the outcome, time of sending, number
+    coming: deque[tuple[float, float, int]] = field(default_factory=deque)
+    points: list[tuple[float, float, float]] = field(default_factory=list)  # start, duration, number of jobs started
 
     def end(self) -> Outlook:
         controller = Controller(self.pace, 0.0)
@@ -179,12 +191,14 @@ class _Run:
             if verdict.rate != bucket.rate:
                 bucket.change(verdict.rate, self.now)
         if self.sent < self.jobs:
-            # It has been looked at long enough: the rest goes as it goes now.
+            # Enough steps: the rest continues at the current rate.
             self._go(self.jobs - self.sent, (self.jobs - self.sent) / (verdict.rate or AT_ONCE_GUESS))
         return self._outlook(None)
 
     def _step_s(self, verdict: Verdict) -> float:
-        """Longer where nothing changes: between two jobs, and once it is running: hours are not looked at twice a second."""
+        """Return the step, longer when nothing changes: between two jobs, and once running, so that hours are not
+        simulated in half-seconds.
+        """
         if verdict.rate is None:
             return CHECK_S
         if self.calm < _CALM or verdict.state != RUNNING:
@@ -203,7 +217,7 @@ class _Run:
         if verdict.rate is None:
             return min(most, math.ceil(AT_ONCE_GUESS * step_s))
         if step_s > CHECK_S:
-            # The bucket keeps its rate over any long time, so that it need not be asked 50 times a second.
+            # The bucket keeps its rate over any long time, so it need not be polled 50 times per second.
             self.owed = min(self.owed, 1.0) + verdict.rate * step_s
             count = min(most, int(self.owed))
             self.owed -= count
@@ -236,7 +250,7 @@ class _Run:
             self.home += count
             judged += [
                 Judged(at, sent_at, ok, None if ok else 0, is_same_group=not ok, runtime_s=self.runtime_s, n=n)
-                for ok, n in ((False, failed), (True, count - failed))  # in this order: no run of failures
+                for ok, n in ((False, failed), (True, count - failed))  # failures first, which avoids a run of failures
                 if n
             ]
         return Seen(self.now, self.sent, self.sent - self.home, self.jobs - self.sent, judged)
@@ -265,7 +279,7 @@ class _Run:
         )
 
     def _peak(self) -> float:
-        """The most that start within a second: of the steps that it touches, what falls into it at most."""
+        """Return the maximum of starts within one second: for each step it touches, the most that can be inside."""
         most = 0.0
         for n, (_, took_s, count) in enumerate(self.points):
             rest_s = max(0.0, 1 - took_s)

@@ -1,11 +1,11 @@
-"""The rate of a replay: up by small steps while jobs succeed, down by a share when they do not.
+"""Steering of a replay's rate: up in small steps while jobs succeed, down by a share when they fail.
 
-Additive increase, multiplicative decrease (Chiu and Jain 1989), on the outcomes of first attempts. Three things make it
-gentle enough for a service that falls over at 1.3 times the load it can handle:
+Additive increase, multiplicative decrease (Chiu and Jain 1989), by the outcomes of first attempts. Three rules make it
+safe for a service that fails at 1.3 times its capacity:
 
-- a step waits for the outcomes of jobs sent *since the last step*, and is never more than a tenth of the rate that was seen to work;
-- near a rate that failed it goes slowly, and faster again once that is behind (the curve of CUBIC, RFC 9438);
-- failures are judged against what usually fails, so that broken jobs do not slow down sound ones.
+- a step waits for the outcomes of jobs sent *since the last step*, and is at most a tenth of the rate known to work;
+- near a rate that failed it climbs slowly, and faster again beyond it (the curve of CUBIC, RFC 9438);
+- failures are compared with the usual share, so that broken jobs do not slow down sound ones.
 """
 
 from __future__ import annotations
@@ -17,80 +17,81 @@ from typing import Any
 
 from jobs_admin.core.pacing.evidence import FEWEST, Evidence, Judged, surely_above, surely_below
 
-RAMP_S = 45.0  # from the lowest rate to the highest at the soonest
-GROWTH = 0.1  # of the rate, a second, at most
-STEP = 0.1  # of the rate, at once, at most …
-SLOW, SLOW_STEP = 5.0, 0.05  # … and below this rate, where a few requests are much
-BACK = 0.85  # of what was seen to work: where a decrease goes
-FURTHEST_BACK = 0.5  # of the rate
-CEILING = 0.95  # of what was seen to work: where the climb after it becomes flat
-CALM = 0.45  # of the rate that trouble began at: what fails there still is not due to the rate …
-CALM_S, CALM_JOBS = 30.0, 60  # … if it was there for so long and so many jobs are judged
-MILD = 0.2  # of the jobs fail for sure: then it goes down further, also from there
-CANARY_USUAL = 0.1  # so much of a canary may fail and is usual then
-EASED = 0.9  # of the rate: after the first failure that is not usual
-PLATEAU_S, PLATEAU_JOBS = 12.0, 400  # until a ceiling is reached again …
-PATIENCE = 64.0  # … and up to so many times that, doubled each time that trouble begins at no more than …
-SAME = 1.2  # … times the rate that it began at before
-FORGOTTEN = 1.25  # times a ceiling: then it is none any more
-TOLERATED = 0.01  # of first attempts may fail, for sure, beyond 1.5 times what usually does
-SLOWER = 2.0  # times the usual runtime: too slow …
-SLOWER_S = 0.1  # … if it is by so much
-FIRST_RUNTIMES = 40  # what is usual is known from so many
-MOST_FRESH = 20  # first attempts between two steps up, or a second's
-FRESH_OF_S = 4.0  # of a slow replay, fewer: those of so many seconds
-FRESH_OF_USUAL = 500  # more of them, times the share that usually fails: that hides what the rate does
-SURE_OF_USUAL = 100  # from fewer, times the share that usually fails, nothing is concluded
-LONG_SUSPICIOUS = 300  # first attempts at one rate of which more fail than usual, if never for sure
-CARRIED = 0.25  # of what was known, after a step up
-MEMORY = 400  # first attempts, the latest: what succeeded for an hour must not hide what fails now
-FRESH_S = 0.5  # until the sender goes at a new rate
+RAMP_S = 45.0  # minimum time from the lowest rate to the highest
+GROWTH = 0.1  # of the rate, per second, maximum
+STEP = 0.1  # of the rate, per step, maximum …
+SLOW, SLOW_STEP = 5.0, 0.05  # … and below this rate, where a few requests matter
+BACK = 0.85  # of the rate known to work: target of a decrease
+FURTHEST_BACK = 0.5  # of the rate: largest decrease
+CEILING = 0.95  # of the rate known to work: plateau of the next climb
+CALM = 0.45  # of the rate at which trouble began: failures below it are not caused by the rate …
+CALM_S, CALM_JOBS = 30.0, 60  # … if it stayed there for this time and number of jobs
+MILD = 0.2  # certain share of failures above which it decreases further, even from there
+CANARY_USUAL = 0.1  # maximum failure share of a canary that is taken as usual
+EASED = 0.9  # of the rate: after the first unusual failure
+PLATEAU_S, PLATEAU_JOBS = 12.0, 400  # time until the plateau is reached again …
+PATIENCE = 64.0  # … multiplied by up to this factor, which doubles when trouble starts at no more than …
+SAME = 1.2  # … this multiple of the rate at which it last started
+FORGOTTEN = 1.25  # multiple of a ceiling above which the ceiling is dropped
+TOLERATED = 0.01  # certain share of failures allowed beyond 1.5 times the usual share
+SLOWER = 2.0  # multiple of the usual runtime that is too slow …
+SLOWER_S = 0.1  # … if the difference is at least this
+FIRST_RUNTIMES = 40  # number of runtimes that set the usual one
+MOST_FRESH = 20  # first attempts between two steps up, or one second's
+FRESH_OF_S = 4.0  # in a slow replay: those of this number of seconds
+FRESH_OF_USUAL = 500  # additional ones, times the usual failure share, which hides the effect of the rate
+SURE_OF_USUAL = 100  # minimum, times the usual failure share, for any conclusion
+LONG_SUSPICIOUS = 300  # first attempts at one rate with more failures than usual, though not with confidence
+CARRIED = 0.25  # share of the earlier evidence that remains after a step up
+MEMORY = 400  # latest first attempts: an hour of success must not hide current failures
+FRESH_S = 0.5  # until the sender uses a new rate
 
 
 @dataclass(slots=True)
 class Steering:
-    """The state of the steering: plain numbers, so that any process can go on."""
+    """State of the steering: plain numbers, so that any process can continue."""
 
     rate: float
     changed_at: float
-    down_at: float = 0.0  # what was sent before the last step down is no evidence any more
-    fresh: int = 0  # came home of what was sent since the last change
-    well: float = 0.0  # of what was sent since the last step down; with each step up less of it counts
+    down_at: float = 0.0  # jobs sent before the last decrease are not evidence
+    fresh: int = 0  # outcomes of jobs sent since the last change
+    well: float = 0.0  # successes of jobs sent since the last decrease; each step up reduces their weight
     failed: float = 0.0
     elapsed_s: float = 0.0  # since the last change
-    usual: float = 0.0  # the share that fails whatever the rate
-    usual_of: float = 0.0  # how many jobs that is known from
-    before: float = 0.0  # the rate when trouble began; 0 once it is reached again
-    calm_s: float = 0.0  # since it is at CALM of that rate or less …
-    calm_judged: int = 0  # … first attempts that were sent there …
-    calm_failed: int = 0  # … and failed
+    usual: float = 0.0  # failure share at any rate
+    usual_of: float = 0.0  # number of jobs behind it
+    before: float = 0.0  # rate when trouble began; 0 once reached again
+    calm_s: float = 0.0  # time at CALM of that rate or less …
+    calm_judged: int = 0  # … first attempts sent then …
+    calm_failed: int = 0  # … and failed ones
     eased: bool = False
-    has_fallen: bool = False  # it still fails at a lower rate, surely more than before the trouble and than is usual
-    quiet_well: float = 0.0  # first attempts without trouble: succeeded …
-    quiet_failed: float = 0.0  # … and failed
-    ceiling: float | None = None  # what worked where it failed
-    met: float = 0.0  # the rate that trouble began at the last time
-    patience: float = 1.0  # how often the same ceiling was met, as a factor
-    climbing_s: float = 0.0  # since it went down
-    usual_runtime: float | None = None  # natural logarithm of seconds, as are:
+    # it still fails at a lower rate, with confidence more than before the trouble and than usual
+    has_fallen: bool = False
+    quiet_well: float = 0.0  # first attempts without trouble: successes …
+    quiet_failed: float = 0.0  # … and failures
+    ceiling: float | None = None  # rate that worked when a higher one failed
+    met: float = 0.0  # rate at which trouble last began
+    patience: float = 1.0  # factor by how often the same ceiling was reached
+    climbing_s: float = 0.0  # since the last decrease
+    usual_runtime: float | None = None  # natural logarithm of seconds, like:
     runtime: float = 0.0  # … the sum, and
-    runtime_squares: float = 0.0  # … that of the squares, over
-    runtimes: int = 0  # … so many that came home since the last change
+    runtime_squares: float = 0.0  # … the sum of squares, over
+    runtimes: int = 0  # … this number of outcomes since the last change
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Steering:
-        """Read the stored state of any version: unknown fields are dropped, missing fields restart."""
+        """Restore a state of any version: unknown fields are dropped, missing ones start at their defaults."""
         known = {one.name for one in fields(Steering)}
-        if values.get("downs") == 0:  # of a version in which `before` outlived the trouble, and `downs` ended it
+        if values.get("downs") == 0:  # of a version in which `before` outlasted the trouble, and `downs` ended it
             known.discard("before")
         return Steering(**{name: value for name, value in values.items() if name in known})
 
     @property
     def fastest(self) -> float:
-        """The rate that its trouble began at; without any, the present one."""
+        """Rate at which the trouble began; without trouble, the current one."""
         return self.before or self.rate
 
     def steer(
@@ -104,9 +105,9 @@ class Steering:
         *,
         is_canary: bool = False,
     ) -> Evidence | None:
-        """Set the rate from the results. Return evidence only where the rate goes down.
+        """Set the rate by the outcomes. Return evidence only for a decrease.
 
-        More than the share `most_usual` is never taken for usual. A canary goes down only where much fails.
+        At most the share `most_usual` is taken as usual. A canary's rate only decreases after many failures.
         """
         self.rate = min(max(self.rate, low), high)
         self.elapsed_s += passed_s
@@ -115,7 +116,7 @@ class Steering:
         self._learn_usual(most_usual)
         if why := self._trouble():
             if self.rate <= low:
-                self._judge_from(now)  # it waits here until as many as for a step up succeed
+                self._judge_from(now)  # stay here until as many jobs succeed as for a step up
             elif self._is_bad or not (is_canary or self._is_calm):
                 return self._down(why, judged, now, low)
         elif self._is_suspicious and not (self.eased or is_canary or self._is_calm):
@@ -134,7 +135,7 @@ class Steering:
 
     @property
     def _is_calm(self) -> bool:
-        """Return whether the rate is far below that at which trouble began: going slower would not help."""
+        """Return whether the rate is far below the one at which trouble began: a lower rate would not help."""
         return self.rate <= CALM * self.before
 
     @property
@@ -144,12 +145,15 @@ class Steering:
 
     @property
     def _is_suspicious(self) -> bool:
-        """More failed than usual, if not for sure: wait and see. Of jobs that fail now, each comes back as native retries."""
+        """Return whether more failed than usual, though not with confidence: wait.
+
+        Current failures return as native retries.
+        """
         return self.failed > self._borne * (self.well + self.failed)
 
     @property
     def _borne(self) -> float:
-        """Share that may fail: the usual share's upper bound."""
+        """Allowed failure share: the usual share's upper bound."""
         return surely_below(self.usual * self.usual_of, self.usual_of) + TOLERATED if self.usual else TOLERATED
 
     @property
@@ -196,7 +200,9 @@ class Steering:
         return self._slowness()
 
     def _slowness(self) -> Evidence | None:
-        """Beyond doubt more than twice the usual: jobs of one replay may take very different times."""
+        """Return evidence of runtimes above twice the usual one, with confidence: jobs of one replay may vary
+        widely.
+        """
         if self.usual_runtime is None or self.runtimes < MOST_FRESH:
             return None
         mean = self.runtime / self.runtimes
@@ -212,7 +218,7 @@ class Steering:
             return
         if self.calm_failed <= most * self.calm_judged:
             if self._borne < self.calm_failed / self.calm_judged <= MILD:
-                self.ceiling, self.met, self.patience = None, 0.0, 1.0  # the rate was not the reason
+                self.ceiling, self.met, self.patience = None, 0.0, 1.0  # the rate was not the cause
             self.usual, self.usual_of = self.calm_failed / self.calm_judged, self.calm_judged
         if self._slowness():
             self.usual_runtime = self.runtime / self.runtimes
@@ -226,7 +232,7 @@ class Steering:
         share = max(self.failed / total if total else 0.0, _share_failed(judged))
         worked = self.rate * (1 - max(0.0, share - self.usual))
         quiet = self.quiet_well + self.quiet_failed
-        # A few failures near the capacity are suspicious after long enough; that is no outage.
+        # A few failures near the capacity become suspicious over time; that is no outage.
         is_new = surely_above(self.failed, total) > max(self._borne, surely_below(self.quiet_failed, quiet))
         is_no_higher = bool(self.ceiling) and self.changed_at == self.down_at
         self.has_fallen = is_no_higher and self.climbing_s < PLATEAU_S and is_new
@@ -242,11 +248,11 @@ class Steering:
         return Evidence(**{**why.as_dict(), "rate": before, "to_rate": self.rate})
 
     def restart(self, rate: float) -> None:
-        """Go on at a much lower rate, and climb from there without a ceiling: something else bounds the climb."""
+        """Continue at a much lower rate, and climb without a ceiling: the climb has another limit."""
         self.rate, self.ceiling = rate, None
 
     def _judge_from(self, at: float) -> None:
-        """Start the evidence again: what was sent before does not count."""
+        """Restart the evidence: jobs sent before do not count."""
         self.well = self.failed = 0.0
         self.down_at = at
         self._change(at)
@@ -268,13 +274,13 @@ class Steering:
         self._change(now)
 
     def _adapt(self) -> None:
-        """Lower the usual share of failures and the usual runtime, never raise them: else a little too much, for long,
-        would become usual bit by bit.
+        """Lower the usual failure share and runtime, never raise them: otherwise a slight excess would gradually
+        become usual.
         """
         total = self.well + self.failed
         share = self.failed / max(1.0, total)
         if share < self.usual:
-            # Clearly less: what was taken for usual was an outage of some.
+            # Clearly fewer: the share taken as usual was a partial outage.
             self.usual = min(self.usual, surely_below(self.failed, total))
             self.usual += min(0.0, share - self.usual) * min(0.1, self.fresh / 1000)
         if self.usual_runtime is not None and self.runtimes:
@@ -289,8 +295,6 @@ class Steering:
 
 
 def _share_failed(judged: Sequence[Judged]) -> float:
-    """Return the failed share of the outcomes just reported, which is nearer to the present than all that is known; 0
-    of too few.
-    """
+    """Return the failure share of the outcomes just reported, the most recent evidence; 0 if too few."""
     total = sum(one.n for one in judged)
     return sum(one.n for one in judged if not one.ok) / total if total >= FEWEST else 0.0

@@ -1,4 +1,4 @@
-"""The retries of a task: what a policy says, the bounds it is held to, and reading one from JSON."""
+"""Policies: how a task is retried, the bounds of the fields, and the parser of JSON."""
 
 from jobs_admin.core.policy.parsing import Problem, is_name, parse
 from jobs_admin.core.policy.shape import (
@@ -17,6 +17,7 @@ from jobs_admin.core.policy.shape import (
     RATE_LIMITED,
     TRANSIENT,
     Backoff,
+    Breaker,
     Budget,
     Concurrency,
     ErrorClass,
@@ -33,7 +34,7 @@ __all__ = [
     "BACKOFFS", "CLASSES", "ENFORCE", "EXHAUSTED", "JITTERS", "LONGEST_S",
     "MODES", "MOST_ATTEMPTS", "MOST_CLASSES", "MOST_DELAYS", "OBSERVE",
     "PERMANENT", "RATE_LIMITED", "TRANSIENT",
-    "Backoff", "Budget", "Concurrency", "ErrorClass", "Jitter", "Match",
+    "Backoff", "Breaker", "Budget", "Concurrency", "ErrorClass", "Jitter", "Match",
     "Poison", "Policy", "Problem", "RateLimit", "RetryAfter",
     "document", "is_name", "parse",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from jobs_admin.core.policy.shape import (
     LONGEST_S,
     LONGEST_TEXT,
     Backoff,
+    Breaker,
     Budget,
     Concurrency,
     ErrorClass,
@@ -26,20 +27,20 @@ from jobs_admin.core.policy.shape import (
 )
 from jobs_admin.core.refused import Refused
 
-_MOST_NAMES = 20  # of unknown fields that are told
+_MOST_NAMES = 20  # of unknown fields listed
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    field: str  # its path, such as backoff.first_delay_s or classes.0.error; "" is the document itself
-    message: str  # a sentence that stands alone
-    bound: str = ""  # what it must be, such as "0 to 2,592,000 seconds"
+    field: str  # path, such as backoff.first_delay_s or classes.0.error; "" is the document itself
+    message: str  # a complete sentence
+    bound: str = ""  # valid values, such as "0 to 2,592,000 seconds"
 
 
 class Reading:
-    """One object of a document. Every reader answers with the default where the field is missing, null or wrong.
+    """Reader of one object in a document. Each method returns the default if the field is missing, null or invalid.
 
-    So the document is read to its end whatever is wrong with parts of it, and all problems are reported together.
+    So the document is read to the end, and all its problems are reported together.
     """
 
     def __init__(self, value: object, path: str, problems: list[Problem], unknown: list[str]) -> None:
@@ -53,12 +54,12 @@ class Reading:
         return self._fields.get(name) is not None
 
     def is_fine(self, *names: str) -> bool:
-        """Return whether nothing was wrong with these fields, or with what is in them."""
+        """Return whether these fields, and their contents, have no problems."""
         paths = [self._at(name) for name in names]
         return not any(f"{p.field}.".startswith(f"{at}.") for p in self._problems for at in paths)
 
     def number(self, name: str, least: float, most: float, default: float, unit: str) -> float:
-        """A finite number within the bounds. A truth value or a text is no number."""
+        """Return a finite number within the bounds. Booleans and text are invalid."""
         value = self._take(name)
         return default if value is None else self._number(name, value, least, most, default, unit)
 
@@ -80,7 +81,7 @@ class Reading:
         return [Reading(one, f"{self._at(name)}.{n}", self._problems, self._unknown) for n, one in enumerate(found)]
 
     def part(self, name: str) -> Reading | None:
-        """The object in this field; None where there is none."""
+        """Return the object in this field; None if there is none."""
         value = self._take(name)
         return None if value is None else Reading(value, self._at(name), self._problems, self._unknown)
 
@@ -100,7 +101,7 @@ class Reading:
         return value if isinstance(value, bool) else default
 
     def text(self, name: str, longest: int, default: str, *, lines: bool = False) -> str:
-        """Text that can be stored and shown anywhere: no control characters, no halves of characters."""
+        """Return text that can be stored and shown anywhere: no control characters, no lone surrogates."""
         value = self._take(name)
         if value is None:
             return default
@@ -111,7 +112,7 @@ class Reading:
         return value
 
     def refuse(self, name: str, bound: str, value: object = None, because: str = "") -> None:
-        """Note that a field must be something else."""
+        """Report that a field is invalid."""
         field = self._at(name)
         was = "" if value is None else f" Got {_quote(value)}."
         self._problems.append(
@@ -119,19 +120,19 @@ class Reading:
         )
 
     def needs(self, name: str, bound: str) -> None:
-        """Note that a field is missing."""
+        """Report that a field is missing."""
         if not self._is_object:
             return
         field = self._at(name)
         self._problems.append(Problem(field, f"{field} is missing: it must be {bound}.", bound))
 
     def note_unknown(self, names: Sequence[str]) -> None:
-        """Note fields of the object that are not among `names`, the known ones, as unknown."""
+        """Record the object's fields that are not among the known `names`."""
         others = [name for name in self._fields if name not in names and self._fields[name] not in (None, [])]
         self._unknown.extend(self._at(repr(str(name)[:40])[1:-1]) for name in others[:_MOST_NAMES])
 
     def has_not(self, names: Sequence[str], kind: str) -> None:
-        """Refuse fields that would mean something in another kind, and nothing in this one."""
+        """Refuse fields that belong to another kind and have no effect in this one."""
         for name in names:
             if self._fields.get(name) not in (None, []):
                 field = self._at(name)
@@ -172,7 +173,7 @@ def _is_clean(value: str, lines: bool) -> bool:
 
 
 def _quote(value: object) -> str:
-    """Return what was written, short enough to be quoted. An int of a million digits cannot even be written out."""
+    """Return the written value, short enough to quote. An int of a million digits cannot be converted to text."""
     if isinstance(value, str):
         return f"text of {len(value):,} characters" if len(value) > 60 else repr(value)
     if isinstance(value, list):
@@ -189,7 +190,7 @@ def _quote(value: object) -> str:
 _FIELDS = tuple(name for name in Policy.__dataclass_fields__ if name != "unknown")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 _NAMED = "1 to 63 of a-z, 0-9, dot, - and _, the first a letter or a digit"
-_TAKEN = ("new", "lint", "preview", "backtest")  # addresses of pages and calls beside those of policies
+_TAKEN = ("new", "lint", "preview", "backtest")  # URLs of pages and API calls next to those of policies
 _KEY = re.compile(r"(?:tenant|queue|task|args\.\d{1,3}(?:\.\w{1,80}){0,8}|kwargs(?:\.\w{1,80}){1,8})\Z")
 _BACKOFF = ("first_delay_s", "factor", "power", "plus_s", "delays_s")
 _JITTER = ("fraction", "seconds")
@@ -199,11 +200,11 @@ _USUAL, _USUAL_BACKOFF, _USUAL_JITTER = Policy(), Backoff(), Jitter()
 
 
 def parse(document: object, *, lenient: bool = False) -> Policy:
-    """The policy that a JSON document says. Raises Refused, and nothing else, with all that is wrong with it.
+    """Return the policy in a JSON document. Raises only Refused, with all problems.
 
-    A field that is missing or null has its default (see `Policy`); where none of shape.OF_RETRIES is there, retries are left
-    to the task. Strict refuses fields that it does not know. `lenient`,
-    for workers, keeps their names in `unknown` and only observes: a policy half understood decides nothing.
+    A missing or null field has its default (see `Policy`); without any field of shape.OF_RETRIES, retries are left to
+    the task. By default unknown fields are refused. `lenient`, for workers, stores their names in `unknown` and only
+    observes: a policy that is not fully understood decides nothing.
     """
     problems: list[Problem] = []
     unknown: list[str] = []
@@ -242,6 +243,7 @@ def _policy(reading: Reading) -> Policy:
         poison=_poison(reading.part("poison")),
         concurrency=_concurrency(reading.part("concurrency")),
         rate_limit=_rate_limit(reading.part("rate_limit")),
+        breaker=_breaker(reading.part("breaker")),
         exhausted=reading.choice("exhausted", shape.EXHAUSTED, shape.DEAD),
         file_lost=reading.truth("file_lost", False),
         expires_at=_time(reading, "expires_at"),
@@ -252,7 +254,7 @@ def _policy(reading: Reading) -> Policy:
 
 
 def _without_retries(reading: Reading, named: list[str]) -> Policy:
-    """A policy that only limits starts, counts crashes or files lost jobs."""
+    """Return a policy that only limits starts, counts crashes, files lost jobs or has a breaker."""
     for name in named:
         reading.refuse(name, "omitted", None, "A policy with retries false ignores this field.")
     return Policy(
@@ -264,6 +266,7 @@ def _without_retries(reading: Reading, named: list[str]) -> Policy:
         poison=_poison(reading.part("poison")),
         concurrency=_concurrency(reading.part("concurrency")),
         rate_limit=_rate_limit(reading.part("rate_limit")),
+        breaker=_breaker(reading.part("breaker")),
         file_lost=reading.truth("file_lost", False),
         expires_at=_time(reading, "expires_at"),
         note=reading.text("note", shape.LONGEST_NOTE, "", lines=True),
@@ -284,12 +287,12 @@ def _first_delay_s(backoff: Backoff) -> float:
     if backoff.kind == "table":
         return backoff.delays_s[0] if backoff.delays_s else 0.0
     if backoff.kind == "polynomial":
-        return max(backoff.plus_s, backoff.first_delay_s)  # the first wait, and what grows
+        return max(backoff.plus_s, backoff.first_delay_s)  # the first delay, and the growing part
     return backoff.first_delay_s
 
 
 def is_name(text: str) -> bool:
-    """Return whether `text` can be the name of a policy."""
+    """Return whether `text` is a valid policy name."""
     return _NAME.match(text) is not None and text not in _TAKEN
 
 
@@ -387,7 +390,7 @@ def _budget(reading: Reading | None) -> Budget | None:
         reading.needs("per_minute", f"a number from 0 to {shape.MOST_PER_MINUTE:,.0f} retries/min")
     per_minute = reading.number("per_minute", 0, shape.MOST_PER_MINUTE, 0, "retries/min")
     if 0 < per_minute < shape.LEAST_PER_MINUTE:
-        # Slower than what is spent is remembered; of 1e-308 the time between two retries is no number any more.
+        # Below this, the budget's memory expires between two retries; for 1e-308 the interval overflows.
         reading.refuse("per_minute", f"0, or at least {shape.LEAST_PER_MINUTE} retries/min (one per week)", per_minute)
     usual = min(shape.MOST_BURST, max(1, round(per_minute / 10))) if per_minute else 0
     burst = reading.integer("burst", 0, shape.MOST_BURST, usual, "retries")
@@ -434,12 +437,23 @@ def _rate_limit(reading: Reading | None) -> RateLimit | None:
     )
 
 
+def _breaker(reading: Reading | None) -> Breaker | None:
+    if reading is None:
+        return None
+    reading.note_unknown(tuple(Breaker.__dataclass_fields__))
+    dependency = reading.text("dependency", LONGEST_TEXT, "")
+    if len(dependency.encode()) > LONGEST_TEXT:
+        reading.refuse("dependency", f"at most {LONGEST_TEXT} bytes", dependency)
+    longest_s = reading.number("max_hold_s", shape.LEAST_HOLD_S, LONGEST_S, LONGEST_S, "seconds")
+    return Breaker(dependency.strip() or None, longest_s if reading.has("max_hold_s") else None)
+
+
 def _time(reading: Reading, field: str) -> datetime | None:
     text = reading.text(field, LONGEST_TEXT, "")
     if not text:
         return None
     try:
-        # Python 3.10 does not know the Z. A time without a zone is UTC, as everywhere.
+        # Python 3.10 does not parse Z. A time without a zone is UTC, as everywhere.
         at = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1] in "zZ" else text)
         if _YEARS[0] <= at.year < _YEARS[1]:
             return at.astimezone(_UTC) if at.tzinfo else at.replace(tzinfo=_UTC)

@@ -1,7 +1,8 @@
-"""Policies to begin with. The curves are as their sources publish them, also where those lack a cap or jitter: the findings
-beside the editor say so. Those for a use (emails, webhooks, payments) have the attempts and delays of
-https://archon-eight.vercel.app/production-blueprints/job-queue/retry-strategies, and a cap, jitter and
-quarantine besides.
+"""Preset policies. The curves follow their sources, even without a cap or jitter: the findings beside the editor point
+that out.
+
+Presets for a use (emails, webhooks, payments) have the attempts and delays of
+https://archon-eight.vercel.app/production-blueprints/job-queue/retry-strategies, plus a cap, jitter and quarantine.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 class Preset:
     name: str
     title: str
-    purpose: str  # for what, in a sentence
-    document: dict[str, Any]  # a policy's, without name and match
+    purpose: str  # one sentence
+    document: dict[str, Any]  # policy document without name and match
 
 
 def _exponential(first_delay_s: float) -> dict[str, Any]:
@@ -34,7 +35,7 @@ _ALL = (
         {
             "max_attempts": 4,
             "backoff": _exponential(2),
-            "cap_s": 600,  # the most that the lint rule of exponential backoff allows
+            "cap_s": 600,  # maximum allowed by the lint rule of exponential backoff
             "jitter": {"kind": "equal"},
             "retry_after": _RETRY_AFTER,
             "poison": _POISON,
@@ -61,7 +62,7 @@ _ALL = (
             "max_attempts": 3,
             "backoff": {"kind": "fixed", "first_delay_s": 60},
             "cap_s": 600,
-            "jitter": {"kind": "additive", "seconds": 12},  # as much as on top of a Retry-After
+            "jitter": {"kind": "additive", "seconds": 12},  # the same as added to a Retry-After
             "retry_after": _RETRY_AFTER,
             "poison": _POISON,
             "exhausted": "escalate",  # an operator decides about money

@@ -1,4 +1,4 @@
-"""The fields of a policy, and their bounds. Durations are seconds; attempts count from 1."""
+"""Fields of a policy and their bounds. Durations are seconds; attempts count from 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXHAUSTED = (DEAD, ESCALATE)
 REPLACE, AFTER = "replace", "after"
 NATIVE = (REPLACE, AFTER)
 
-# What a policy may say at most. A wait without a cap ends here too, so that nothing overflows at any attempt.
+# Bounds of a policy's values. A delay without a cap is limited to LONGEST_S, so that nothing overflows at any attempt.
 LONGEST_S = 30 * 86_400.0
 MOST_ATTEMPTS = 1_000
 LEAST_FACTOR, MOST_FACTOR = 1.0, 100.0
@@ -25,21 +25,22 @@ MOST_POWER = 10.0
 MOST_DELAYS = 100  # entries of a table
 MOST_CLASSES = 50
 LEAST_CAP_S = 0.001
-LEAST_DRAWN_S = 0.001  # what a decorrelated backoff grows from
-LEAST_PER_MINUTE, MOST_PER_MINUTE = 0.0001, 1_000_000.0  # the least is one retry a week, or none at all
+LEAST_DRAWN_S = 0.001  # minimum first delay of a decorrelated backoff
+LEAST_PER_MINUTE, MOST_PER_MINUTE = 0.0001, 1_000_000.0  # the minimum is one retry a week; 0 is allowed too
 MOST_BURST = 100_000
 MOST_CRASHES = 100
 LONGEST_WINDOW_S = 7 * 86_400.0
 MOST_AT_ONCE = 100_000
 MOST_STARTS = 1_000_000
 SHORTEST_PER_S, LONGEST_PER_S = 0.001, 86_400.0
+LEAST_HOLD_S = 1.0
 LONGEST_TEXT = 200  # characters of a name, a glob, a key
 LONGEST_NOTE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The jobs that a policy is for: globs in which `*` matches anything and nothing else is special."""
+    """Jobs that a policy matches: globs in which only `*` is special."""
 
     source: str = "*"
     queue: str = "*"
@@ -48,26 +49,26 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The growth of the wait. Which of the fields a kind reads is in `parsing.BACKOFF_FIELDS`; the formulas are in backoff.py."""
+    """Growth of the delay. `parsing.BACKOFF_FIELDS` lists the fields per kind; the formulas are in backoff.py."""
 
     kind: str = "exponential"
     first_delay_s: float = 2.0
     factor: float = 2.0  # exponential
     power: float = 1.0  # polynomial
     plus_s: float = 0.0  # polynomial
-    delays_s: tuple[float, ...] = ()  # table; its last entry goes on
+    delays_s: tuple[float, ...] = ()  # table; the last entry repeats
 
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
     kind: str = "none"
-    fraction: float = 0.0  # down, plus_minus: a share of the wait, 0 to 1
+    fraction: float = 0.0  # down, plus_minus: share of the delay, 0 to 1
     seconds: float = 0.0  # additive
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """The treatment of a server's wish: waited for with up to the share `jitter` on top; above the cap the job is dead."""
+    """Treatment of a requested delay: it is respected, plus up to the share `jitter`; above the cap the job is dead."""
 
     respect: bool = True
     jitter: float = 0.2
@@ -76,28 +77,28 @@ class RetryAfter:
 
 @dataclass(frozen=True, slots=True)
 class ErrorClass:
-    """Errors whose class, or one of its bases, is called so. See `matching.class_of`."""
+    """Class of errors whose type or a base type has this name. See `matching.class_of`."""
 
-    error: str  # a glob
+    error: str  # glob
     as_: str = TRANSIENT
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The retries a minute, and how many at once. Zero a minute: none, every failure is dead at once."""
+    """Retries per minute, and at once. Zero per minute: none, every failure is dead at once."""
 
     per_minute: float
     burst: int
-    group: str | None = None  # policies that name the same group spend from one budget; None: its own
+    group: str | None = None  # policies with the same group share a budget; None: the policy's own
 
     def most_in(self, seconds: float) -> float:
-        """The most retries in any window of `seconds`, wherever it begins."""
+        """Return the maximum retries in any window of `seconds`."""
         return self.burst + self.per_minute * seconds / 60 if self.per_minute else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """The number of starts without an orderly end within the window at which the job is quarantined."""
+    """Number of starts without an orderly end, within the window, that quarantines the job."""
 
     crashes: int = 3
     window_s: float = 300.0
@@ -106,51 +107,65 @@ class Poison:
 @dataclass(frozen=True, slots=True)
 class Concurrency:
     key: str  # tenant, queue, task, or a path such as kwargs.customer_id or args.0.tenant
-    limit: int  # jobs at once for each value of the key, over all workers
+    limit: int  # concurrent jobs per value of the key, over all workers
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """At most `max` starts in `per_s` seconds, over all workers."""
+    """Rate limit: at most `max` starts in `per_s` seconds, over all workers."""
 
     max: int
     per_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """The rules by which the tasks that match are retried. Only `parse` makes one from a document."""
+class Breaker:
+    """Breaker: jobs are put on hold while their dependency is unavailable (`core/breaker.py`)."""
 
-    name: str = ""  # "" is a draft that nobody has named
+    dependency: str | None = None  # policies with the same dependency share a breaker; None: the policy's own
+    max_hold_s: float | None = None  # a job on hold for longer starts anyway; None: it waits
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Rules for retrying matching tasks. Only `parse` creates one from a document."""
+
+    name: str = ""  # "": an unnamed draft
     match: Match = Match()
     mode: str = OBSERVE
     retries: bool = (
-        True  # whether it decides retries; False leaves them to the task, with max_attempts 1 (no retry of its own)
+        True  # whether it decides retries; False leaves them to the task, with max_attempts 1 (no retry by the policy)
     )
-    native: str = REPLACE  # of Celery's own retries: the policy comes instead of them, or after them
-    max_attempts: int = 5  # all runs of the function, the first included
+    native: str = REPLACE  # Celery's own retries: the policy replaces them, or applies after them
+    max_attempts: int = 5  # total runs of the function, including the first
     backoff: Backoff = Backoff()
-    cap_s: float | None = None  # None: nothing but LONGEST_S
+    cap_s: float | None = None  # None: only LONGEST_S
     jitter: Jitter = Jitter()
     retry_after: RetryAfter = RetryAfter()
-    classes: tuple[ErrorClass, ...] = ()  # the first that fits decides; without one an error is transient
+    classes: tuple[ErrorClass, ...] = ()  # the first match decides; otherwise an error is transient
     budget: Budget | None = None
     poison: Poison | None = None
     concurrency: Concurrency | None = None
     rate_limit: RateLimit | None = None
+    breaker: Breaker | None = None
     exhausted: str = DEAD
-    file_lost: bool = False  # jobs that are acknowledged before they run are kept meanwhile: their worker may die
-    expires_at: datetime | None = None  # aware, UTC; then the version before is in force again
+    file_lost: bool = False  # jobs acknowledged before they run are stored meanwhile, because their worker may die
+    expires_at: datetime | None = None  # aware, UTC; then the previous version is in force again
     note: str = ""
-    unknown: tuple[str, ...] = field(default=())  # fields that a newer Redrive wrote and this one does not know
+    unknown: tuple[str, ...] = field(default=())  # fields of a newer Redrive that this version does not know
 
     @property
     def longest_s(self) -> float:
-        """No wait that backoff and jitter make is longer than this."""
+        """Longest delay that backoff and jitter produce."""
         return LONGEST_S if self.cap_s is None else self.cap_s
 
+    @property
+    def breaker_name(self) -> str | None:
+        """Name of its breaker within a source; None without one."""
+        return None if self.breaker is None else self.breaker.dependency or self.name
 
-# Which fields of a backoff and of a jitter mean something, by kind. Any other is refused: it would look as if it did.
+
+# Fields of a backoff and of a jitter that have an effect, by kind. Others are refused, because they would seem to.
 BACKOFF_FIELDS = {
     "exponential": ("first_delay_s", "factor"),
     "linear": ("first_delay_s",),
@@ -159,14 +174,14 @@ BACKOFF_FIELDS = {
     "polynomial": ("first_delay_s", "power", "plus_s"),
     "decorrelated": ("first_delay_s",),
 }
-_OPTIONAL = ("budget", "poison", "concurrency", "rate_limit")
-# Fields that say how jobs are retried. A policy that sets none of them leaves retries to the task.
+_OPTIONAL = ("budget", "poison", "concurrency", "rate_limit", "breaker")
+# Fields about retries. A policy without any of them leaves retries to the task.
 OF_RETRIES = ("native", "max_attempts", "backoff", "cap_s", "jitter", "retry_after", "classes", "budget", "exhausted")
 JITTER_FIELDS = {"down": ("fraction",), "plus_minus": ("fraction",), "additive": ("seconds",)}
 
 
 def document(policy: Policy) -> dict[str, Any]:
-    """The normal form as JSON writes it. `parse` of it gives the same policy; what has no effect is left out."""
+    """Return the normal form for JSON. `parse` returns the same policy for it; fields without effect are omitted."""
     backoff = {"kind": policy.backoff.kind}
     found: dict[str, Any] = {
         "name": policy.name,
@@ -181,13 +196,13 @@ def document(policy: Policy) -> dict[str, Any]:
         "classes": [{"error": one.error, "as": one.as_} for one in policy.classes],
         **{name: _parts(part) for name in _OPTIONAL if (part := getattr(policy, name)) is not None},
         "exhausted": policy.exhausted,
-        # Only where it is true: a worker that does not know it would only observe the policy.
+        # Only if true: a worker that does not know the field would only observe the policy.
         "file_lost": policy.file_lost or None,
         "expires_at": _iso(policy.expires_at),
         "note": policy.note,
     }  # fmt: skip
     if not policy.retries:
-        # Said, not only left out: a worker that does not know the field observes the policy, and decides no retry.
+        # Explicit: a worker that does not know the field observes the policy and decides no retries.
         found = {name: value for name, value in found.items() if name not in OF_RETRIES} | {"retries": False}
     return {name: _plain(value) for name, value in found.items() if value is not None}
 
@@ -204,7 +219,7 @@ def _iso(at: datetime | None) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """2.0 as 2, a tuple as a list: what a person would have written."""
+    """Return 2.0 as 2 and a tuple as a list, as a person would write them."""
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,6 +1,6 @@
-"""The search language: text <-> Query. One language for the search field, the API, and the scope of a replay.
+"""Search language: text <-> Query. Shared by the search field, the API, and the scope of a replay.
 
-`parse(format(q)) == q` for every query that `parse` gave.
+`parse(format(q)) == q` for every query that `parse` returned.
 """
 
 from jobs_admin.core.query.foreign_syntax import rewritten
@@ -9,6 +9,7 @@ from jobs_admin.core.query.tree import (
     CONTAINED,
     DEFAULT_STATES,
     EMPTY,
+    HELD,
     QUALIFIERS,
     STATES,
     Age,
@@ -48,6 +49,7 @@ __all__ = [
     "CONTAINED",
     "DEFAULT_STATES",
     "EMPTY",
+    "HELD",
     "MAX_CHARS",
     "MAX_VALUES",
     "MAX_WORDS",

@@ -1,6 +1,6 @@
-"""Syntax of other search tools in this search language: `attempts>3` is `attempts:>3`, and `a|b` is `a OR b`.
+"""Translation of other search tools' syntax: `attempts>3` to `attempts:>3`, and `a|b` to `a OR b`.
 
-Only offered, never searched automatically: the same signs are common in errors.
+Only suggested, never searched automatically: the same characters are common in errors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from jobs_admin.core.query.parsing import parse
 from jobs_admin.core.query.tree import NAMES, NUMBERS, QUALIFIERS, TIMES, is_argument
 
 _MOST_PIECES = 12  # a longer text was pasted
-_MOST_EQUALITIES = 3  # pieces beside which `host=10.0.0.1` is no part of an error
+_MOST_EQUALITIES = 3  # more of these, such as `host=10.0.0.1`, are part of an error
 _COMPARED = re.compile(
     r"(-?)([a-z]+(?:\.[^\s:,()\"*=<>!|]{1,200})?)(:?)(==?|!=|>=|<=|>|<)([^\s<>=|\"][^\s\"|]{0,200})\Z"
 )
@@ -19,7 +19,7 @@ _PART = re.compile(r"[^\s|\"()]{1,200}\Z")
 
 
 def rewritten(text: str) -> str:
-    """The search that was probably meant; "" where there is nothing to rewrite."""
+    """Return the search that was probably meant; "" if there is nothing to rewrite."""
     pieces = text.replace("||", "|").split()
     if not 0 < len(pieces) <= _MOST_PIECES:
         return ""
@@ -49,7 +49,7 @@ def _rewritten(piece: str, n: int, count: int) -> str:
 
 
 def _compared(sign: str, name: str, colon: str, operator: str, value: str) -> str:
-    """One comparison as a qualifier; "" where it is none."""
+    """Return a comparison as a qualifier; "" if it is none."""
     if operator == "!=":
         sign, operator = "-" if not sign else "", "="
     is_range = operator[0] in "<>"
@@ -58,7 +58,7 @@ def _compared(sign: str, name: str, colon: str, operator: str, value: str) -> st
             return f"{sign}{name}:*"
         return "" if colon else f"{sign}{name}:{value}"
     if colon:
-        return ""  # `attempts:>3` is understood
+        return ""  # `attempts:>3` is already valid
     if name in (*NUMBERS, "age"):
         return f"{sign}{name}:{operator if is_range else ''}{value}"
     if name in TIMES and is_range:

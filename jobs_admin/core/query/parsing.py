@@ -1,10 +1,10 @@
-"""Text into a query.
+"""Parser of search text into a query.
 
-Every string is a valid search. What is not clearly an operator is text, so that a pasted error finds itself:
-`-` negates only before a qualifier or a quote, `OR` is one only between two terms, parentheses only around
-qualifiers. `OR` joins the terms beside it: `queue:a error:B OR error:C` is queue a, and error B or C.
+Every string is a valid search. Anything that is not clearly an operator is text, so that a pasted error finds itself:
+`-` negates only before a qualifier or a quote, `OR` is an operator only between two terms, parentheses only around
+qualifiers. `OR` joins the adjacent terms: `queue:a error:B OR error:C` is queue a, and error B or C.
 
-Reading costs time linear in the text.
+Linear in the text.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from jobs_admin.core.query.tree import (
     ARGUMENTS,
     CONTAINED,
     EMPTY,
+    HELD,
     NAMES,
     NUMBERS,
     QUALIFIERS,
@@ -47,17 +48,17 @@ from jobs_admin.core.text import representable
 MAX_CHARS = 4_000
 MAX_TERMS = 100
 MAX_VALUES = 200  # of all terms together: words, values of a qualifier, ranges of a number
-STAR, SHORT_STAR = 5, 20  # what a word with a star counts as; one with fewer than SHORT letters before it
+STAR, SHORT_STAR = 5, 20  # cost of a word with a star; and with fewer than SHORT letters before the star
 SHORT = 3
 MAX_DEPTH = 5
-MAX_WORDS = 100  # sub-words that one term asks for in a row
+MAX_WORDS = 100  # consecutive sub-words of one term
 
-# What a bare word is made of. Everything else (brackets, quotes, colons, commas …) parts words, so that
-# `TimeoutError('x')` and `KeyError: 'x'` find a failure of that type with that message.
+# Characters of a bare word. All others (brackets, quotes, colons, commas …) separate words, so that `TimeoutError('x')`
+# and `KeyError: 'x'` find a failure of that type with that message.
 _WORD = re.compile(r"[^\s()\[\]{}<>'\"`,;:=!?|\\‘’“”«»…]+")
 _ALPHANUMERIC = re.compile(r"[^\W_]")  # or digit
 _TOKEN = re.compile(r"\S+")
-# `is:dead` is `state:dead`, with the words that other tools have for a state.
+# `is:dead` is `state:dead`, with other tools' names of states.
 _IS = {
     "failed": "dead",
     "succeeded": "recovered",
@@ -75,7 +76,7 @@ _AGE = re.compile(r"(<=|>=|<|>)(\d{1,6})(s|m|h|d|w)\Z")
 
 
 def parse(text: str, now: datetime | None = None) -> Query:
-    """The query in `text`. Never fails; what was not understood as an operator is text, explained in `hints`."""
+    """Return the query in `text`. Never fails; anything not understood as an operator is text, explained in `hints`."""
     return _Reader(text, now).query()
 
 
@@ -83,20 +84,20 @@ class _Reader:
     def __init__(self, text: str, now: datetime | None) -> None:
         self.hints: list[str] = []
         self.now = now
-        text = representable(text)  # as what it searches was stored
+        text = representable(text)  # like the stored text
         self.is_cut = len(text) > MAX_CHARS
         if self.is_cut:
             text = text[:MAX_CHARS]
             self.hint(f"Only the first {MAX_CHARS:,} characters were used.")
         self.text = text
-        self.no_closer_from = len(text) + 1  # beyond it no closing quote follows: looked for once
+        self.no_closer_from = len(text) + 1  # no closing quote follows after this position: searched once
 
     def hint(self, text: str) -> None:
         if text not in self.hints and len(self.hints) < 5:
             self.hints.append(text)
 
     def query(self) -> Query:
-        parts: list[Term | str] = []  # a str is "OR", which may yet turn out to be a word
+        parts: list[Term | str] = []  # a str is "OR", which may turn out to be a word
         at = 0
         while (start := self._skip_space(at)) < len(self.text):
             group = self._group(start, 0) if self.text[start] == "(" else None
@@ -120,7 +121,7 @@ class _Reader:
             if isinstance(leaf, Text):
                 self._watch_length(leaf.value)
         if not terms and self.text.translate({ord("*"): None, ord('"'): None}).strip():
-            terms = (Text(self.text.strip()),)  # punctuation alone: taken as it stands
+            terms = (Text(self.text.strip()),)  # only punctuation: taken literally
         if len(terms) > MAX_TERMS:
             terms = terms[:MAX_TERMS]
             self.is_cut = True
@@ -151,7 +152,7 @@ class _Reader:
                 f"“{token[:60]}” was searched for as text: a group contains only qualifiers and OR, and ends with “)”."
             )
         elif named and (name := named.group(1)) in QUALIFIERS:
-            if not any(f"“{name}:”" in hint for hint in self.hints):  # else one says which form a value must have
+            if not any(f"“{name}:”" in hint for hint in self.hints):  # unless a hint already explains the valid values
                 self.hint(f"“{name}:” was not understood: it was searched for as text.")
         elif named and named.group(1) == "is":
             self.hint(f"“is:” takes a state ({', '.join(STATES)}). This term was searched for as text.")
@@ -167,7 +168,10 @@ class _Reader:
         return [Text(word, glob="*" in word) for word in bare_words(token)]
 
     def _watch_operators(self, word: str, start: int, end: int) -> None:
-        """`not`, `and` and `or` are words, as they are in messages: said where they look like what they are elsewhere."""
+        """Add a hint for `not`, `and` and `or` where they look like operators of another tool.
+
+        They are words, as in messages.
+        """
         if word.lower() not in ("not", "and", "or") or word == "OR":
             return
         behind = self.text[self._skip_space(end) :][:200].split()
@@ -206,10 +210,11 @@ class _Reader:
         return (Text(value, negated=negated) if value.strip() else None), end
 
     def _closing(self, start: int, stops: str) -> tuple[str, int] | None:
-        """The text up to the quote that closes, and the place after it; None where none does.
+        """Return the text up to the closing quote, and the position after it; None if there is none.
 
-        A quote closes where white space, the end, or one of `stops` follows, so that quotes inside pasted text need
-        no care. Only one that would close is escaped by a backslash: `"say \\"hi\\" twice"` is read to the last.
+        A quote closes if white space, the end, or one of `stops` follows, so that quotes inside pasted text need no
+        escaping. Only quotes that would close are escaped with a backslash: `"say \\"hi\\" twice"` is read to the last
+        one.
         """
         if start >= self.no_closer_from:
             return None
@@ -226,7 +231,7 @@ class _Reader:
         return None
 
     def _group(self, start: int, depth: int) -> tuple[Term, int] | None:
-        """The group that opens at `start` and the place after it, or None where it is not one."""
+        """Return the group that opens at `start` and the position after it; None if it is not a group."""
         if depth >= MAX_DEPTH:
             return None
         parts: list[Term | str] = []
@@ -268,7 +273,7 @@ class _Reader:
         return None if term is None else (term, end)
 
     def _state(self, head: re.Match[str], in_group: bool) -> tuple[Term, int] | None:
-        """`is:dead`, where every value is a state: in an error that was pasted it is text."""
+        """Return `is:dead` as a state term if every value is a state; in a pasted error it is text."""
         values, end = self._values("state", head.end(), in_group)
         states = [Value(_IS.get(v.text.lower(), v.text.lower())) for v in values or ()]
         if not states or any(v.text not in (*STATES, "any") for v in states):
@@ -276,7 +281,7 @@ class _Reader:
         return Match("state", tuple(dict.fromkeys(states)), bool(head.group(1))), end
 
     def _values(self, name: str, at: int, in_group: bool) -> tuple[list[Value] | None, int]:
-        """The comma-separated values from `at` on, and the place after them."""
+        """Return the comma-separated values from `at` on, and the position after them."""
         values: list[Value] = []
         while at < len(self.text) and not self.text[at].isspace():
             equal = self.text.startswith('="', at)
@@ -323,7 +328,11 @@ class _Reader:
                 self._watch_length(value.text)
         if name == "state":
             unknown = [v.text for v in values if not expand_states((v,))]
-            if unknown:
+            if HELD in unknown:
+                self.hint(
+                    "Held jobs have not failed, and a search finds failures only. The pages of breakers list held jobs."
+                )
+            elif unknown:
                 self.hint(f"“{unknown[0]}” is not a state. States are {', '.join(STATES)}.")
         return Match(name, tuple(dict.fromkeys(values)), negated)
 
@@ -350,7 +359,10 @@ class _Reader:
         return replace(moment, field=name, negated=negated)
 
     def _check_comparable(self, name: str, values: list[Value]) -> bool:
-        """Return whether the values can be searched for in a trace or an argument; add a hint where not, or where a range is a word."""
+        """Return whether the values can be searched in a trace or an argument.
+
+        Add a hint if not, or if a range is read as a word.
+        """
         if is_argument(name) and any(_ARGUMENT_RANGE.match(v.text) and not v.exact for v in values):
             self.hint(f"Arguments match complete values only: “{name}:” takes no > or <. {name}:* matches any value.")
         if any(v.glob and not _ends_in_star(v.text, name) for v in values):
@@ -360,7 +372,7 @@ class _Reader:
 
 
 def bare_words(token: str) -> list[str]:
-    """The words of unquoted text: `TimeoutError('x')` is `TimeoutError` and `x`."""
+    """Return the words of unquoted text: `TimeoutError('x')` gives `TimeoutError` and `x`."""
     words = (_fewer_stars(word.lstrip(".").rstrip(".-")) for word in _WORD.findall(token))
     return [word for word in words if _ALPHANUMERIC.search(word)]
 
@@ -375,14 +387,16 @@ def _fewer_stars(word: str) -> str:
 
 
 def _value(name: str, raw: str) -> Value:
-    """An unquoted value: `=` before it means the whole text, which names mean anyway."""
+    """Return an unquoted value. A leading `=` means the complete text, which is the default for names."""
     if raw.startswith("=") and len(raw) > 1 and (name in (*CONTAINED, *NAMES) or is_argument(name)):
         return Value(raw[1:], exact=name in CONTAINED)
     return Value(raw, glob="*" in raw and not raw.startswith('"'))
 
 
 def _unescaped(body: str, stops: str) -> str:
-    """`body` of a quote: a backslash goes only where it kept a quote from closing (or doubled to the end)."""
+    """Return the `body` of a quote: a backslash is removed only if it escaped a closing quote (or was doubled at
+    the end).
+    """
     stop = re.escape(stops)
     body = re.sub(
         rf'(\\+)"(?=[\s{stop}])' if stops else r'(\\+)"(?=\s)',
@@ -394,7 +408,7 @@ def _unescaped(body: str, stops: str) -> str:
 
 
 def _first_values(terms: tuple[Term, ...], most: int) -> tuple[Term, ...]:
-    """The terms without what comes after the first `most` words, values and ranges: a statement has a depth."""
+    """Return the terms limited to the first `most` words, values and ranges: an SQL statement has limited depth."""
     bounded: list[Term] = []
     for term in terms:
         if most <= 0:
@@ -423,14 +437,14 @@ def _size(leaf: Text | Match | Numbers | Age | Time) -> int:
 
 
 def _cost(text: str, glob: bool) -> int:
-    """Return how many words a word or value counts as. The fewer letters before its star, the more of the index is read."""
+    """Return the cost of a word or value in words. The fewer letters before its star, the more of the index is read."""
     if not glob:
         return 1
     return STAR if len(before_star(text)[0]) >= SHORT else SHORT_STAR
 
 
 def _joined(parts: list[Term | str]) -> tuple[Term, ...]:
-    """The terms with each OR that stands between two of them applied; any other OR is a word."""
+    """Return the terms with each OR between two of them applied; any other OR is a word."""
     terms: list[Term] = []
     pending = False
     for i, part in enumerate(parts):
@@ -476,7 +490,7 @@ def _range(text: str) -> tuple[int | None, int | None] | None:
 
 
 def _merged(ranges: list[tuple[int | None, int | None]]) -> tuple[tuple[int | None, int | None], ...]:
-    """The same numbers in as few ranges as hold them, the lowest first."""
+    """Return the same numbers in as few ranges as possible, lowest first."""
     found: list[tuple[int | None, int | None]] = []
     for low, high in sorted(ranges, key=lambda r: (r[0] is not None, r[0] or 0)):
         if low is not None and high is not None and low > high:
@@ -503,6 +517,6 @@ def _moment(text: str) -> Time | None:
 
 
 def is_path(field: str) -> bool:
-    """Return whether an argument's path can be written as a qualifier: one with blanks or colons cannot."""
+    """Return whether an argument's path can be a qualifier: not with blanks or colons."""
     found = _QUALIFIER.match(f"{field}:x")
     return is_argument(field) and found is not None and found.group(2) == field

@@ -1,4 +1,4 @@
-"""Search queries: the terms, their properties, and relative times made absolute."""
+"""Search queries: terms, their properties, and relative times converted to absolute ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,26 @@ from typing import TypeAlias
 from jobs_admin.core import search_terms as index
 from jobs_admin.core.text import fits
 
+HELD = "held"  # state of jobs that have not failed: a hint explains it
 STATES = ("retrying", "dead", "quarantined", "replaying", "recovered", "discarded", "gone")
 DEFAULT_STATES = ("dead", "retrying", "replaying", "quarantined")
 
-NAMES = ("queue", "task", "source", "state", "group", "worker", "host", "tenant", "policy", "release", "kind")
-EMPTY = ("queue", "task", "tenant")  # of these, the names that may be empty: `queue:""`
-CONTAINED = ("error", "message")  # words of the text, without regard to case; the others match the whole name
+NAMES = (
+    "queue",
+    "task",
+    "source",
+    "state",
+    "group",
+    "worker",
+    "host",
+    "tenant",
+    "policy",
+    "release",
+    "kind",
+    "dependency",
+)
+EMPTY = ("queue", "task", "tenant")  # names that may be empty: `queue:""`
+CONTAINED = ("error", "message")  # words of the text, case-insensitive; other qualifiers match the complete name
 NUMBERS = ("attempts", "priority", "replay")
 TIMES = ("since", "until")
 ARGUMENTS = ("args", "kwargs")  # with a path: `kwargs.customer.id`
@@ -25,9 +39,9 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # of a duratio
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The error's type and message have its words, in this order. Case and punctuation do not count.
+    """The error's type and message contain these words in this order. Case and punctuation are ignored.
 
-    With `glob`, `*` matches anything. Or it is the job's id, now or in run 1: where it `may_be_job_id`.
+    With `glob`, `*` matches any text. Alternatively it is the job's id, now or in run 1, if it `may_be_job_id`.
     """
 
     value: str
@@ -39,12 +53,12 @@ class Text:
 class Value:
     text: str
     glob: bool = False
-    exact: bool = False  # only for CONTAINED: the whole text and nothing else
+    exact: bool = False  # only for CONTAINED: the complete text
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A field is any of the values. An argument's field is its path, as in `kwargs.customer.id`."""
+    """A field has any of the values. An argument's field is its path, such as `kwargs.customer.id`."""
 
     field: str
     values: tuple[Value, ...]
@@ -53,7 +67,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A number is in any of the ranges; both ends belong to it, None is open."""
+    """A number is in any of the ranges, inclusive; None is open."""
 
     field: str
     ranges: tuple[tuple[int | None, int | None], ...]
@@ -62,7 +76,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """Failed less than so long ago, or more."""
+    """Failed more recently than, or longer ago than, some seconds."""
 
     younger: bool
     seconds: int
@@ -71,7 +85,7 @@ class Age:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Failed at or after (`since`), at or before (`until`): a moment, or a number of seconds before now."""
+    """Failed at or after (`since`), at or before (`until`): a time, or seconds before now."""
 
     field: str
     at: datetime | None = None
@@ -94,32 +108,35 @@ Term: TypeAlias = Text | Match | Numbers | Age | Time | Any | All
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The request of a search: every term, in the default states unless a term names states."""
+    """Search query: its terms, in the default states unless a term names states."""
 
     terms: tuple[Term, ...] = ()
     hints: tuple[str, ...] = field(default=(), compare=False)
-    # Something was cut off, so that it matches not what was asked: shown with a hint, refused as a scope of acts.
+    # Part of it was cut off, so it does not match what was requested: shown with a hint, refused as a scope of actions.
     is_cut: bool = field(default=False, compare=False)
     now: datetime | None = field(default=None, compare=False)
 
     @property
     def names_state(self) -> bool:
-        """Return whether the text says which states; otherwise the default scope applies."""
+        """Return whether the text names states; otherwise the default states apply."""
         return any(isinstance(t, Match) and t.field == "state" for t in leaves(self.terms))
 
     @property
     def is_bounded(self) -> bool:
-        """Return whether a part of it is text that no index answers alone: failures are compared. No scope for acts."""
+        """Return whether a part needs comparing failures because no index covers it.
+
+        Not allowed as a scope of actions.
+        """
         return any(is_scanned(t) for t in leaves(self.terms))
 
     @property
     def fields(self) -> set[str]:
-        """Every field that it touches; `text` for words. The default scope counts as `state`."""
+        """All fields it uses; `text` for words. The default states count as `state`."""
         return {field_of(t) for t in leaves(self.terms)} | {"state"}
 
 
 def may_be_job_id(term: Text) -> bool:
-    """Return whether it is one word. Ids are matched whole, with regard to case."""
+    """Return whether it is one word. Ids are matched in full, case-sensitively."""
     return not term.glob and not any(c.isspace() for c in term.value)
 
 
@@ -128,17 +145,17 @@ def is_argument(field: str) -> bool:
 
 
 def before_star(pattern: str) -> tuple[str, bool]:
-    """Return what stands before the first `*` of a pattern, and whether nothing stands behind that star."""
+    """Return the text before the first `*` of a pattern, and whether nothing follows that star."""
     head, _, rest = pattern.partition("*")
     return head, not rest.strip("*")
 
 
-# Names that another table lists, or the language itself, so that a pattern is looked up there.
-LISTED = ("source", "queue", "task", "state", "group", "kind", "policy")
+# Names listed in another table, or in the language itself, so that patterns are looked up there.
+LISTED = ("source", "queue", "task", "state", "group", "kind", "policy", "dependency")
 
 
 def is_scanned(term: Text | Match | Numbers | Age | Time) -> bool:
-    """Return whether no index has it: nothing of it is a word, or it begins with `*`."""
+    """Return whether no index covers it: it contains no word, or starts with `*`."""
     if isinstance(term, Text):
         return _has_no_word(term.value, term.glob)
     if not isinstance(term, Match) or term.field in LISTED or is_argument(term.field):
@@ -163,14 +180,14 @@ def leaves(terms: tuple[Term, ...]) -> Iterator[Text | Match | Numbers | Age | T
 
 
 def field_of(term: Text | Match | Numbers | Age | Time) -> str:
-    """`text` for words."""
+    """Return the field of a term; `text` for words."""
     if isinstance(term, Text):
         return "text"
     return "age" if isinstance(term, Age) else term.field
 
 
 def expand_states(values: tuple[Value, ...]) -> tuple[str, ...]:
-    """The states that `state:` values name; `any` and `*` are all of them."""
+    """Return the states named by `state:` values; `any` and `*` mean all."""
     found: set[str] = set()
     for value in values:
         pattern = "*" if value.text == "any" else value.text
@@ -179,12 +196,12 @@ def expand_states(values: tuple[Value, ...]) -> tuple[str, ...]:
 
 
 def without(query: Query, index: int) -> Query:
-    """The query without its term `index`: what clicking a chip away leads to."""
+    """Return the query without its term `index`, as when a filter chip is removed."""
     return replace(query, terms=query.terms[:index] + query.terms[index + 1 :])
 
 
 def pin(query: Query, now: datetime) -> Query:
-    """The same query with every relative time made absolute: what a replay's scope and an alert's link hold."""
+    """Return the query with relative times made absolute, as in a replay's scope and an alert's link."""
     return replace(query, terms=tuple(_pinned(t, now) for t in query.terms), now=now)
 
 
@@ -201,7 +218,9 @@ def _pinned(term: Term, now: datetime) -> Term:
 
 
 def is_pin_of(pinned: Query, original: Query, now: datetime, within: timedelta) -> bool:
-    """Return whether the one is the other, pinned at about `now`: relative times may differ by so much, all else not at all."""
+    """Return whether `pinned` is `original` pinned at about `now`: relative times may differ by `within`,
+    everything else must be equal.
+    """
     return _are_pins(pinned.terms, original.terms, now, within)
 
 
@@ -222,7 +241,7 @@ def _is_pin(pinned: Term, original: Term, now: datetime, within: timedelta) -> b
 
 
 def before(now: datetime, seconds: int) -> datetime:
-    """The moment `seconds` before now; the beginning of time where that is further."""
+    """Return the time `seconds` before now; the earliest time on overflow."""
     try:
         return now - timedelta(seconds=seconds)
     except OverflowError:

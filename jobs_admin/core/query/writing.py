@@ -1,4 +1,4 @@
-"""Queries as text: the form that `parse` reads as the same query, and the reading in words beside every result."""
+"""Queries as text: the form that `parse` reads back, and a description in words for every result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SAFE_VALUE = re.compile(r"[\w.@/+%#&$~^-]+\Z")
 
 
 def format(query: Query) -> str:
-    """The query as text that `parse` reads as the same query."""
+    """Return the query as text that `parse` reads as the same query."""
     return " ".join(format_term(term) for term in query.terms)
 
 
@@ -51,7 +51,7 @@ def format_term(term: Term) -> str:
 
 
 def qualifier(name: str, value: str, *, exact: bool = False) -> str:
-    """`name:value` as text, quoted where it must be: how a link to a search is written."""
+    """Return `name:value` as text, quoted if needed, for a link to a search."""
     return format_term(Match(name, (Value(value, exact=exact and name in CONTAINED),)))
 
 
@@ -65,7 +65,7 @@ def _format_text(term: Text) -> str:
 
 
 def format_value(value: Value) -> str:
-    """One value in the form of a qualifier, quoted where it must be."""
+    """Return a value as in a qualifier, quoted if needed."""
     if value.glob:
         return value.text
     if value.exact:
@@ -97,7 +97,7 @@ def _format_range(low: int | None, high: int | None) -> str:
 
 
 def duration(seconds: int) -> str:
-    """Seconds in the largest unit that holds them whole: 7200 is `2h`."""
+    """Return seconds in the largest unit with a whole number: 7200 is `2h`."""
     if seconds == 0:
         return "0s"
     unit, size = next((u, n) for u, n in reversed(UNITS.items()) if seconds % n == 0)
@@ -112,7 +112,9 @@ _VERBS = {"kind": "ended as", "replay": "in replay", "since": "failed since", "u
 
 
 def reading(query: Query) -> str:
-    """Return how the query was read: `type or message has "errno" and "-2" · state dead, retrying, replaying or quarantined`."""
+    """Return how the query was understood: `type or message has "errno" and "-2" · state dead, retrying, replaying
+    or quarantined`.
+    """
     words = [t for t in query.terms if isinstance(t, Text) and not t.negated]
     parts = []
     if words:
@@ -120,7 +122,7 @@ def reading(query: Query) -> str:
         parts.append("type or message has " + _listed([_in_quotes(t.value) for t in words], "and") + or_id)
     rest = [t for t in query.terms if t not in words]
     is_alone = len(rest) == 1 and not words and query.names_state
-    # OR binds closer than the blank between two terms: what it joins is in parentheses.
+    # OR binds more tightly than the blank between terms: its terms are in parentheses.
     parts += [in_words(t) if is_alone or not isinstance(t, Any) else f"({in_words(t)})" for t in rest]
     if not query.names_state:
         parts.append("state " + _listed(list(DEFAULT_STATES), "or"))
@@ -128,7 +130,7 @@ def reading(query: Query) -> str:
 
 
 def in_words(term: Term, *, jobs: bool = True) -> str:
-    """Return how one term was read. `jobs`: words may be jobs' ids, as they may not be where groups are searched."""
+    """Return how a term was understood. `jobs`: words may be job ids; not when groups are searched."""
     if isinstance(term, Any):
         return " or ".join(in_words(t, jobs=jobs) for t in term.of)
     if isinstance(term, All):
@@ -145,6 +147,8 @@ def in_words(term: Term, *, jobs: bool = True) -> str:
         when = f"{term.at:%Y-%m-%d %H:%M:%S} UTC" if term.at else f"{duration(term.ago or 0)} ago"
         return f"{no}{_VERBS[term.field]} {when}"
     if isinstance(term, Numbers):
+        if term.field == "replay" and term.ranges == ((1, None),):
+            return f"in {'no' if term.negated else 'any'} replay"
         return f"{_VERBS.get(term.field, term.field)} {no}" + _listed([_range_in_words(*r) for r in term.ranges], "or")
     if term.field in (*CONTAINED, "trace"):
         verb = "is" if all(v.exact for v in term.values) else "has"
@@ -170,7 +174,7 @@ def _in_quotes(text: str) -> str:
 
 
 def unfit_for_acts(query: Query) -> str:
-    """Return why it cannot be the scope of an act; "" where it can."""
+    """Return why the query cannot be the scope of an action; "" if it can."""
     if query.is_cut:
         return "The search is too long and was cut, so it would match other jobs. Shorten the search."
     for term in leaves(query.terms):

@@ -21,9 +21,9 @@ from django.utils import timezone
 
 from jobs_admin import config, policies
 from jobs_admin.core import lint
+from jobs_admin.core.figures import exact_duration
 from jobs_admin.core.lint import Finding
 from jobs_admin.core.lint.configuration import Configuration, read
-from jobs_admin.core.lint.finding import span
 from jobs_admin.core.matching import matches
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import terminal_line, whole_number
@@ -307,7 +307,7 @@ def _read(name: str) -> Configuration:
         )
     except subprocess.TimeoutExpired as error:
         raise CommandError(
-            f"{name} could not be imported within {span(READS_WITHIN_S)}.", returncode=CANNOT_CHECK
+            f"{name} could not be imported within {exact_duration(READS_WITHIN_S)}.", returncode=CANNOT_CHECK
         ) from error
     found = read(_last_line(done.stdout), name) if done.returncode == 0 else None
     if found is None:

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from jobs_admin import config, replays
 from jobs_admin.core import query as language
+from jobs_admin.core.figures import duration, small
 from jobs_admin.core.pacing import Outlook
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import terminal_line
@@ -119,7 +120,9 @@ class Command(SearchCommand):
             mark = "on " if group.is_on else "off"
             why = f" ({group.reason})" if group.reason else ""
             now = (
-                f" [{group.failed_per_min:,.1f} failures/min now]" if group.is_failing and group.failed_per_min else ""
+                f" [{small(group.failed_per_min)} failures/min now]"
+                if group.is_failing and group.failed_per_min
+                else ""
             )
             self.stdout.write(
                 f"  group {mark} {group.fingerprint} {group.count:,} {terminal_line(group.title, 80)}{now}{why}"
@@ -130,7 +133,7 @@ class Command(SearchCommand):
             self.stdout.write(f"  note: {seen.needs_approval}")
         if seen.replayable:
             self.stdout.write(f"Pace: {json.dumps(seen.pace, ensure_ascii=False)}")
-            self.stdout.write(f"Takes {duration(seen.duration_s)}, at most {seen.peak_per_second:,.3g} jobs/s.")
+            self.stdout.write(f"Takes {duration(seen.duration_s)}, at most {small(seen.peak_per_second)} jobs/s.")
             for text in seen.slowed_by:
                 self.stdout.write(f"  slowed: {terminal_line(text, 300)}")
             for line in plan(seen):
@@ -265,12 +268,6 @@ def _progress_line(replay: Replay) -> str:
     return f"{line} {terminal_line(replay.held_because, 80)}" if replay.held_because else line
 
 
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def plan(seen: Preview) -> Iterator[str]:
     """Starts a second over time, and what failures would change, line by line."""
     planned, *others = seen.simulation.outlooks
@@ -278,8 +275,7 @@ def plan(seen: Preview) -> Iterator[str]:
     for one in others:
         share = f"{one.failing * 100:.0f} % fail again"
         if one.held_after_s is not None:
-            why = one.held_because.sentence() if one.held_because else ""
-            yield f"  {share}: held after ~{one.sent:,} jobs ({duration(one.held_after_s)}). {why}"
+            yield f"  {share}: {one.hold_sentence()}"
         elif one.ends_after_s is not None:
             yield f"  {share}: ends after {duration(one.ends_after_s)}."
         else:
@@ -298,7 +294,7 @@ def _picture(planned: Outlook) -> Iterator[str]:
     heights = [sum(some) / len(some) for some in each]
     top = max(heights)
     for row in range(_ROWS, 0, -1):
-        label = f"{top:,.3g}/s" if row == _ROWS else ""
+        label = f"{small(top)}/s" if row == _ROWS else ""
         yield (
             f"{label:>9} |" + "".join("#" if height > top * (row - 0.5) / _ROWS else " " for height in heights).rstrip()
         )

@@ -9,8 +9,9 @@ import signal
 import time
 from argparse import ArgumentParser
 from contextlib import ExitStack
+from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from jobs_admin import config
@@ -30,6 +31,9 @@ class Command(BaseCommand):
     )
     requires_system_checks = ()
     is_stopping = False
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        return super().create_parser(prog_name, subcommand.replace("_", "-"), **kwargs)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--status", action="store_true", help="Only show what each key is used for.")

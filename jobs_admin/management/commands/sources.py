@@ -9,11 +9,12 @@ from django.utils import timezone
 
 from jobs_admin import config, trust
 from jobs_admin.core.refused import Refused
+from jobs_admin.desk import unconfigured_sources
 from jobs_admin.installation import COMMAND
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import moment, table
 from jobs_admin.models.access import VIEWER
-from jobs_admin.queues import coverage, event_switch
+from jobs_admin.queues import coverage
 from jobs_admin.trust import admission
 
 
@@ -29,10 +30,13 @@ class Command(BaseCommand):
         acts.add_parser("list", help="List unknown sources and refused reports.")
         for act, what in {
             "accept": "Accept an unknown source, and file its stored reports.",
-            "file": "File the stored unsigned reports of a source.",
+            "file": "File the stored unsigned and unfiled reports of a source.",
             "discard": "Delete the stored reports of an unknown source, or the refused ones of a known source.",
         }.items():
             acts.add_parser(act, help=what).add_argument("source", metavar="SOURCE")
+        merge = acts.add_parser("merge", help="Move the failures of a source that is not configured into one that is.")
+        merge.add_argument("source", metavar="SOURCE")
+        merge.add_argument("into", metavar="INTO")
         events = {
             "enable-events": "Ask all workers of a Celery source in guest mode to send events of their jobs, until they restart.",
             "disable-events": "Ask them to stop.",
@@ -42,7 +46,7 @@ class Command(BaseCommand):
         acts.add_parser("coverage", help="Show the coverage of sources in guest mode in the last hour.")
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
-    def handle(self, *, act: str, source: str = "", **options: object) -> None:
+    def handle(self, *, act: str, source: str = "", into: str = "", **options: object) -> None:
         if act == "list":
             for line in listing():
                 self.stdout.write(line)
@@ -52,12 +56,14 @@ class Command(BaseCommand):
                 self.stdout.write(line)
             return
         try:
-            self.stdout.write(_confirmation(act, source))
+            self.stdout.write(_confirmation(act, source, into))
         except Refused as error:
             raise CommandError(str(error)) from error
 
 
-def _confirmation(act: str, source: str) -> str:
+def _confirmation(act: str, source: str, into: str) -> str:
+    if act == "merge":
+        return unconfigured_sources.merge(terminal.viewer(), source, into).confirmation(source, into)
     if act == "accept":
         count = admission.accept(terminal.viewer(), source)
         done = f"The source {source} is accepted. {count:,} stored reports are filed by `watch` within seconds."
@@ -66,7 +72,7 @@ def _confirmation(act: str, source: str) -> str:
         count = admission.file_unsigned(terminal.viewer(), source)
         return f"{count:,} reports of {source} are filed by `watch` within seconds."
     if act in ("enable-events", "disable-events"):
-        event_switch.switch(terminal.viewer(), source, on=act == "enable-events")
+        coverage.switch_events(terminal.viewer(), source, on=act == "enable-events")
         if act == "disable-events":
             return f"Workers of {source} were asked to stop sending events of their jobs."
         return f"Workers of {source} were asked to send events of their jobs. A worker that restarts without -E stops sending them."

@@ -1,10 +1,14 @@
-"""Keys to the API: `token create NAME --role ROLE [--source S] [--owner USER]`, `give NAME USER`, `list`, `revoke NAME`."""
+"""Keys to the API: `token create NAME --role ROLE`, `give NAME USER`, `list`, `revoke NAME`."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
 from argparse import ArgumentParser
+from collections.abc import Sequence
+from datetime import timedelta
+from ipaddress import ip_network
+from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.base_user import AbstractBaseUser
@@ -17,7 +21,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.text import terminal_line
 from jobs_admin.db import audit
 from jobs_admin.management import terminal
-from jobs_admin.management.terminal import moment, table
+from jobs_admin.management.terminal import moment, parse_length, table
 from jobs_admin.models import ApiToken
 from jobs_admin.models.access import EVERY_SOURCE, RANK
 
@@ -33,6 +37,16 @@ class Command(BaseCommand):
         create.add_argument("--role", required=True, choices=sorted(RANK, key=RANK.__getitem__))
         create.add_argument("--source", default=EVERY_SOURCE, help="Limit to this source; default: every source.")
         create.add_argument("--owner", default="", help="User who owns the token; token and user count as one person.")
+        create.add_argument(
+            "--for", dest="for_", type=parse_length, metavar="LENGTH", help="90d, 8h; default: no expiry."
+        )
+        create.add_argument(
+            "--network",
+            action="append",
+            default=[],
+            metavar="CIDR",
+            help="Use from this network only; may be repeated.",
+        )
         give = acts.add_parser("give", help="Set the owner of a token.")
         give.add_argument("name")
         give.add_argument("owner", help="Username.")
@@ -41,7 +55,7 @@ class Command(BaseCommand):
         revoke.add_argument("name")
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
-    def handle(self, *, act: str, name: str = "", **options: str) -> None:
+    def handle(self, *, act: str, name: str = "", **options: Any) -> None:
         if act == "list":
             for line in listing():
                 self.stdout.write(line)
@@ -49,7 +63,8 @@ class Command(BaseCommand):
         if config.is_read_only():
             raise CommandError(config.READ_ONLY)
         if act == "create":
-            self.stdout.write(create(name, options["role"], options["source"], owner=options["owner"]))
+            given = {"owner": options["owner"], "networks": options["network"], "expires_in": options["for_"]}
+            self.stdout.write(create(name, options["role"], options["source"], **given))
             self.stderr.write(f"Token {name!r} ({options['role']}) created. The token is not shown again.")
             self._warn_of_unknown(options["source"])
         elif act == "give":
@@ -73,7 +88,7 @@ class Command(BaseCommand):
 
 def listing() -> list[str]:
     """Return a line for every token, latest first, below a line of headings."""
-    rows = [("NAME", "ROLE", "SOURCE", "CREATED (UTC)", "REVOKED (UTC)", "OWNER")]
+    rows = [("NAME", "ROLE", "SOURCE", "CREATED (UTC)", "EXPIRES (UTC)", "REVOKED (UTC)", "NETWORKS", "OWNER")]
     for token in ApiToken.objects.select_related("owner").order_by("-created_at", "-pk"):
         owner = terminal_line(token.owner.get_username(), 40) if token.owner else "-"
         rows.append(
@@ -82,27 +97,45 @@ def listing() -> list[str]:
                 token.role,
                 token.source,
                 moment(token.created_at),
+                moment(token.expires_at),
                 moment(token.revoked_at),
+                token.networks.replace(" ", ",") or "-",
                 owner,
             )
         )
     return table(rows)
 
 
-def create(name: str, role: str, source: str = EVERY_SOURCE, *, token: str = "", owner: str = "") -> str:
-    """The new token, or `token` itself where one is given. Raises CommandError; then nothing was changed."""
+def create(
+    name: str,
+    role: str,
+    source: str = EVERY_SOURCE,
+    *,
+    token: str = "",
+    owner: str = "",
+    networks: Sequence[str] = (),
+    expires_in: timedelta | None = None,
+) -> str:
+    """Return the new token, or `token` itself where one is given. Raises CommandError; then nothing was changed."""
     if source != EVERY_SOURCE and not keys.valid_source(source):
         raise CommandError(f"{source!r} cannot name a source: use a-z, 0-9, - and _. Nothing was changed.")
     if not name.strip() or len(name) > 100:
         raise CommandError("The name must have 1 to 100 characters. Nothing was changed.")
     person = _person(owner) if owner else None
+    limits = {"networks": _networks(networks), "expires_at": timezone.now() + expires_in if expires_in else None}
     token = token or f"redrive_{secrets.token_urlsafe(32)}"
     try:
         with transaction.atomic():
             ApiToken.objects.create(
-                name=name, sha256=hashlib.sha256(token.encode()).hexdigest(), role=role, source=source, owner=person
+                name=name,
+                sha256=hashlib.sha256(token.encode()).hexdigest(),
+                role=role,
+                source=source,
+                owner=person,
+                **limits,
             )
-            after = {"role": role, "source": source} | ({"owner": owner} if owner else {})
+            after = {"role": role, "source": source} | {key: str(value) for key, value in limits.items() if value}
+            after |= {"owner": owner} if owner else {}
             where = "" if source == EVERY_SOURCE else source
             audit.record(terminal.viewer(), "token.create", f"token:{name}", after=after, source=where)
     except IntegrityError as error:
@@ -119,6 +152,21 @@ def give(name: str, owner: str) -> None:
         if not ApiToken.objects.filter(name=name, revoked_at=None).update(owner=person):
             raise CommandError(f"No active token {name!r}. Nothing was changed.")
         audit.record(terminal.viewer(), "token.give", f"token:{name}", after={"owner": owner})
+
+
+def _networks(given: Sequence[str]) -> str:
+    """Return the networks as they are stored. Raises CommandError."""
+    found = []
+    for text in given:
+        try:
+            found.append(str(ip_network(text.strip())))
+        except ValueError as error:
+            raise CommandError(
+                f"{text!r} is not a network such as 10.0.0.0/8 ({error}). Nothing was changed."
+            ) from None
+    if len(joined := " ".join(found)) > 500:
+        raise CommandError("At most 500 characters of networks. Nothing was changed.")
+    return joined
 
 
 def _person(name: str) -> AbstractBaseUser:

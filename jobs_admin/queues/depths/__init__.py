@@ -1,7 +1,15 @@
-"""Depth of each queue over time, as far back as it is stored: folded as it ages, read as a picture, with the events
-meanwhile."""
+"""Depth of each queue over time: folded with age, and read as a chart with the events of that time."""
 
-from jobs_admin.queues.depths.marking import DeadDepth, DeadLine, Mark, Threshold, dead_depth, marks, replays_of_queue
+from jobs_admin.queues.depths.marking import (
+    DeadDepth,
+    DeadLine,
+    Mark,
+    Threshold,
+    dead_depth,
+    desk_marks,
+    marks,
+    replays_of_queue,
+)
 from jobs_admin.queues.depths.reading import (
     BEFORE,
     IN_PROGRESS,
@@ -15,10 +23,11 @@ from jobs_admin.queues.depths.reading import (
     sampled_since,
 )
 from jobs_admin.queues.depths.rolling import roll_up, step
-from jobs_admin.queues.depths.steps import LADDER, SAMPLE_S, chart_steps
+from jobs_admin.queues.depths.steps import DAY, LADDER, SAMPLE_S, chart_steps
 
 __all__ = [
     "BEFORE",
+    "DAY",
     "IN_PROGRESS",
     "LADDER",
     "MOST",
@@ -32,6 +41,7 @@ __all__ = [
     "Threshold",
     "chart_steps",
     "dead_depth",
+    "desk_marks",
     "desk_sampled_since",
     "history",
     "marks",

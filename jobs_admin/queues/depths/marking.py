@@ -1,4 +1,4 @@
-"""Dead jobs of several queues over a day, and the events on the desk meanwhile: bounded, whatever there is."""
+"""Dead jobs of several queues over a day, and the events on the desk in that time, limited in number."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jobs_admin.db.statements import fetch_rows
 from jobs_admin.models import Alert, DepthSample, QueueCounter, Release, Replay, ReplayItem, Rule
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.counter import HOUR
-from jobs_admin.queues.depths.steps import chart_steps, epoch, moment, to_database_time
+from jobs_admin.queues.depths.steps import DAY, chart_steps, epoch, moment, to_database_time
 from jobs_admin.rights import alert_sight
 
 MOST_OF_A_KIND = 20
 _MOST_REPLAYS = 50  # replays
-_MOST_JOBS = 200  # of a replay: whether one of them is of the queue
+_MOST_JOBS = 200  # of a replay, checked for the queue
 _LONGEST_PENDING = timedelta(days=1)
 
 ALERT, REPLAY, POLICY, RELEASE = "alert", "replay", "policy", "release"
@@ -35,7 +35,7 @@ class Mark:
 
 
 def marks(viewer: Viewer, source: str, queue: str, since: datetime, until: datetime) -> list[Mark]:
-    """The latest MOST_OF_A_KIND marks of each kind, the oldest first. Raises NotFound where the source is out of sight."""
+    """Return the latest MOST_OF_A_KIND marks of each kind, oldest first. Raises NotFound if the source is hidden."""
     if not viewer.may(VIEWER, source):
         raise NotFound("Queue not found.")
     found = [
@@ -48,7 +48,7 @@ def marks(viewer: Viewer, source: str, queue: str, since: datetime, until: datet
 
 
 def _alerts(viewer: Viewer, source: str, queue: str, since: datetime, until: datetime) -> list[Mark]:
-    # The index knows when they opened; they fire up to a day later.
+    # The index is on the opening time; alerts fire up to a day later.
     found = Alert.objects.filter(
         alert_sight.visible(viewer),
         source=source,
@@ -76,7 +76,7 @@ def _replays(source: str, queue: str, since: datetime, until: datetime) -> list[
 
 
 def replays_of_queue(replays: list[int], source: str, queue: str) -> set[int]:
-    """Return the replays that have a job of the queue among their first and their last ones."""
+    """Return the replays that have a job of the queue among their first and last jobs."""
     if not replays:
         return set()
     seek = (
@@ -100,7 +100,7 @@ def _policies(viewer: Viewer, source: str, queue: str, since: datetime, until: d
 
 
 def policy_words(mark: PolicyMark) -> str:
-    """`webhooks v7 in force`"""
+    """Return the text of a policy mark: `webhooks v7 in force`."""
     done = {"enforce": "in force", "observe": "observes"}.get(mark.mode, "withdrawn")
     return f"{mark.version.replace('@', ' v')} {done}"
 
@@ -126,7 +126,7 @@ class Threshold:
 
 
 def thresholds(viewer: Viewer) -> list[Threshold]:
-    """Thresholds of the enabled alert rules on dead jobs of entire queues that the viewer may see, the lowest first."""
+    """Return the thresholds of enabled, visible alert rules on dead jobs of entire queues, lowest first."""
     of_all = dict.fromkeys(("task", "group", "tenant"), "*")
     found = Rule.objects.filter(metric="dead", enabled=True, **of_all).order_by("threshold", "name")
     rows = found.values_list("name", "source", "queue", "threshold", "severity")[:_MOST_RULES]
@@ -137,38 +137,44 @@ def thresholds_of_queue(found: Sequence[Threshold], source: str, queue: str) -> 
     return [one for one in found if matches(one.source, source) and matches(one.queue, queue)]
 
 
-MOST_QUEUES = 5  # told apart
+MOST_QUEUES = 5  # drawn as separate lines
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLine:
     source: str
     queue: str
-    dead: list[int | None]  # one a step; null: not known
+    dead: list[int | None]  # one value per step; null: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class DeadDepth:
-    """Dead jobs in each step of the last day, or since the first sample where that is younger."""
+    """Dead jobs in each step of a period, or since the first sample if that is later."""
 
     step_s: int
-    times: list[int]  # the steps' beginnings, seconds since 1970
+    times: list[int]  # starts of the steps, seconds since 1970
     lines: list[DeadLine]
-    thresholds: list[Threshold]  # that one of the queues may reach
+    thresholds: list[Threshold]  # those that one of the queues may reach
     marks: list[Mark]
 
 
 def dead_depth(
-    viewer: Viewer, queues: Sequence[tuple[str, str]], now: datetime, since: datetime | None = None
+    viewer: Viewer,
+    queues: Sequence[tuple[str, str]],
+    now: datetime,
+    since: datetime | None = None,
+    length: timedelta = DAY,
 ) -> DeadDepth:
-    """Dead jobs of the first MOST_QUEUES of these queues, (source, name), which the viewer sees. `since`: the first
-    sample, if it is less than a day old.
+    """Return the dead jobs of the first MOST_QUEUES of these visible queues, (source, name).
+
+    `since`: the first sample, if it is younger than `length`.
     """
-    steps = chart_steps(now, since)
+    steps = chart_steps(now, since, length)
     queues = list(queues)[:MOST_QUEUES]
     read = _read_dead(queues, steps) if queues else {}
     lines = [DeadLine(*queue, [read.get((*queue, at)) for at in steps]) for queue in queues]
-    lines = [line for line in lines if any(line.dead)]
+    # A queue that is never sampled keeps its line, for its current number.
+    lines = [line for line in lines if any(line.dead) or all(dead is None for dead in line.dead)]
     levels = thresholds(viewer) if lines else []
     reached = {one for line in lines for one in thresholds_of_queue(levels, line.source, line.queue)}
     marks = desk_marks(viewer, moment(steps[0]), now) if lines else []
@@ -188,7 +194,7 @@ def _read_dead(queues: Sequence[tuple[str, str]], steps: range) -> dict[tuple[st
 
 
 def desk_marks(viewer: Viewer, since: datetime, until: datetime) -> list[Mark]:
-    """The latest MOST_OF_A_KIND marks of each kind on all sources that the viewer sees, the oldest first."""
+    """Return the latest MOST_OF_A_KIND marks of each kind on all visible sources, oldest first."""
     seen = viewer.sources()
     mine = Q() if seen is None else Q(source__in=seen)
     within = {"fired_at__gte": since, "fired_at__lte": until, "opened_at__gte": since - timedelta(days=1)}

@@ -1,4 +1,4 @@
-"""One queue over time: a bounded number of points, whatever the span."""
+"""One queue over time: a limited number of points, for any span."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from jobs_admin.core.refused import NotFound
@@ -16,17 +17,17 @@ from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.queues.depths.steps import LADDER, SAMPLE_S, epoch, retention_by_step, start_of, to_database_time
 from jobs_admin.search import scope as scopes
 
-_MOST_GAPS = 50  # told, the longest ones
+_MOST_GAPS = 50  # the longest ones are listed
 _SAMPLES = DepthSample._meta.db_table
 
 _FOLDED_WITHIN_S = 60  # after its end
 
-UNREACHABLE = "unreachable"  # sampled, and the source did not answer
+UNREACHABLE = "unreachable"  # sampled, but the source did not answer
 PARTLY = "partly_unreachable"  # the same for a part of each step
 UNWATCHED = "unwatched"  # not sampled
-UNSEEN = "unseen"  # sampled, and the queue was not there
+UNSEEN = "unseen"  # sampled, but the queue was absent
 IN_PROGRESS = "in_progress"  # the last step, which is not complete yet
-BEFORE = "before"  # nothing is known of any queue from then, or from before
+BEFORE = "before"  # no data for any queue from then or before
 
 WORDS = {
     UNREACHABLE: "The source did not answer",
@@ -39,7 +40,7 @@ WORDS = {
 
 
 class Point(NamedTuple):
-    """A step of time that begins at `at` (seconds since 1970). Each number is the last of the step; null: unknown."""
+    """A time step that starts at `at` (seconds since 1970). Each number is the last of the step; null: unknown."""
 
     at: int
     waiting: int | None
@@ -47,7 +48,7 @@ class Point(NamedTuple):
     delayed: int | None
     dead: int | None
     oldest_dead_age_s: int | None  # at the end of the step; null: none is dead
-    failed_per_min: float | None  # the mean
+    failed_per_min: float | None  # mean
     succeeded_per_min: float | None
     source_dead: int | None
     waiting_min: int | None
@@ -58,8 +59,8 @@ class Point(NamedTuple):
     delayed_max: int | None
     dead_min: int | None
     dead_max: int | None
-    is_reachable: bool  # at any moment of the step
-    why: str  # it was not, at some moment of it
+    is_reachable: bool  # at some time in the step
+    why: str  # why it was unreachable at some time in the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Gap:
 
 
 def find_gaps(points: Sequence[Point], step: int, stored_step: int, begin: int, end: int) -> list[Gap]:
-    """The gaps in points of `step` seconds, in the order of time; the longest MOST of them."""
+    """Return the gaps in points of `step` seconds, in chronological order; only the longest."""
     found = _unreachable(points, step)
     missing = _missing_steps(points, step, begin, end)
     found += _explain_gaps(sorted(missing, key=lambda gap: gap.since - gap.until)[:_MOST_GAPS], stored_step)
@@ -98,14 +99,14 @@ def _unreachable(points: Sequence[Point], step: int) -> list[Gap]:
 
 
 def _missing_steps(points: Sequence[Point], step: int, begin: int, end: int) -> list[Gap]:
-    # One sample may be late or missing without anything being wrong; a folded step is there or not.
+    # A single sample may be late or missing without a problem; a folded step is complete or missing.
     leave = 2 * step if step <= SAMPLE_S else step // 2
     found, at = [], begin
     for point in points:
         if point.at - at > leave:
             found.append(Gap(at, point.at, UNWATCHED))
         at = point.at + step
-    # What happened just now may not be written yet.
+    # The latest sample may not be written yet.
     if end - at > max(leave, 3 * SAMPLE_S):
         is_last_step = step > SAMPLE_S and end - at < step + _FOLDED_WITHIN_S
         found.append(Gap(at, end, IN_PROGRESS if is_last_step else UNWATCHED))
@@ -113,7 +114,7 @@ def _missing_steps(points: Sequence[Point], step: int, begin: int, end: int) -> 
 
 
 def _explain_gaps(gaps: list[Gap], step: int) -> list[Gap]:
-    """Explain gaps by samples of other queues meanwhile, or ever before."""
+    """Explain gaps by samples of other queues in that time, or ever before."""
     if not gaps:
         return []
     within = f"EXISTS (SELECT 1 FROM {_SAMPLES} WHERE step = %s AND at >= %s AND at < %s)"
@@ -130,7 +131,7 @@ def _explain_gaps(gaps: list[Gap], step: int) -> list[Gap]:
     ]
 
 
-MOST = 1_000  # points of a picture
+MOST = 1_000  # points of a chart
 _TABLE = DepthSample._meta.db_table
 
 
@@ -144,7 +145,7 @@ class History:
 
 
 def require_visible(viewer: Viewer, source: str, queue: str) -> None:
-    """Raises NotFound."""
+    """Raise NotFound if the queue is hidden."""
     this = {"source": source, "queue": queue}
     if not viewer.may(VIEWER, source) or not (
         DepthSample.objects.filter(**this).exists()
@@ -155,15 +156,17 @@ def require_visible(viewer: Viewer, source: str, queue: str) -> None:
 
 
 def sampled_since(source: str, queue: str) -> datetime | None:
-    """Time of the oldest sample of this queue that is stored as it was taken, so at most a day ago; None: there is
-    none."""
-    samples = DepthSample.objects.filter(source=source, queue=queue, step=SAMPLE_S)
-    return samples.order_by("at").values_list("at", flat=True).first()
+    """Return the time of this queue's oldest stored sample: exact in the first hour, then the start of its hour."""
+    return _first_sample(DepthSample.objects.filter(source=source, queue=queue))
 
 
 def desk_sampled_since(viewer: Viewer) -> datetime | None:
-    """Return the time of the oldest stored sample of any queue in sight, exact in the first hour, else the hour's start."""
-    samples = DepthSample.objects.filter(scopes.visible(viewer)).order_by("at").values_list("at", flat=True)
+    """Return the same for all visible queues."""
+    return _first_sample(DepthSample.objects.filter(scopes.visible(viewer)))
+
+
+def _first_sample(found: QuerySet[DepthSample]) -> datetime | None:
+    samples = found.order_by("at").values_list("at", flat=True)
     hour, exact = samples.filter(step=3_600).first(), samples.filter(step=SAMPLE_S).first()
     if hour is None or (exact is not None and exact - hour < timedelta(hours=1)):
         return exact
@@ -180,10 +183,10 @@ def history(
     most: int = MOST,
     now: datetime | None = None,
 ) -> History:
-    """The queue from `since` until `until`, or until now, in the shortest step that is stored so long and gives at most
-    `most` points.
+    """Return the queue's history from `since` until `until`, or until now.
 
-    Raises NotFound where the source is out of sight. An unknown queue is one gap.
+    The step is the shortest one that is stored for that time and yields at most `most` points. Raises NotFound if the
+    source is hidden. An unknown queue yields a single gap.
     """
     if not viewer.may(VIEWER, source):
         raise NotFound("Queue not found.")
@@ -198,7 +201,7 @@ def history(
 
 
 def _step(begin: int, end: int, now: datetime, most: int) -> tuple[int, int]:
-    """A stored step, and how many of them make a point."""
+    """Return a stored step, and how many of them make a point."""
     ages = retention_by_step()
     for rung in LADDER:
         step, age = rung.step_s, ages[rung.step_s]
@@ -224,7 +227,7 @@ def _read(source: str, queue: str, step: int, begin: int, end: int, now: datetim
 
 
 def _sql(step: int, now: datetime) -> str:
-    # A step ends with its last sample; the running one, now.
+    # A step ends with its last sample, the current one now.
     ends = f"{epoch('at')} + {0 if step == LADDER[0].step_s else step}"
     least = "MIN" if epoch("at").startswith("CAST") else "LEAST"
     age = f"{least}({ends}, {int(now.timestamp())}) - {epoch('oldest_dead_at')}"
@@ -240,7 +243,7 @@ def _sql(step: int, now: datetime) -> str:
 
 
 def _thin(points: list[Point], step: int, now: datetime) -> list[Point]:
-    """Merge several points into one. Minimum, maximum and last stay what they are."""
+    """Merge several points into one, preserving minimum, maximum and last value."""
     found: dict[int, list[Point]] = {}
     for point in points:
         found.setdefault(start_of(point.at, step), []).append(point)

@@ -1,8 +1,9 @@
-"""Folding of samples into longer steps as they come, and of what was missed while `watch` was not running.
+"""Folding of samples into longer steps as they arrive, and of what was missed while `watch` was not running.
 
-Progress follows from the rows: the latest step that is written, less LATE_S, is where each fold goes on. Several may
-run, and each may be ended at any point. Steps are written in the order of time, so all before the latest are complete;
-a step is written again only by a fold of more samples, so that one that was frozen on its way takes nothing back.
+Progress follows from the rows: each fold continues at the latest written step less LATE_S. Several processes may fold,
+and each may be interrupted at any point. Steps are written in chronological order, so all before the latest are
+complete. A step is overwritten only by a fold of more samples, so that a process that was suspended cannot overwrite
+later results.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from jobs_admin.queues.depths.steps import FOLDS, LATE_S, epoch, moment, start_o
 
 
 class Folded(NamedTuple):
-    """Several samples as one. Each depth is the last known one, beside its minimum and maximum; null: unknown."""
+    """Several samples merged into one.
+
+    Each depth is the last known value, with its minimum and maximum; null: unknown.
+    """
 
     looks: int
-    is_reachable: bool  # by any of the looks
-    why: str  # of the last look that did not reach the source
+    is_reachable: bool  # in any of the samples
+    why: str  # of the last sample that did not reach the source
     waiting: int | None
     active: int | None
     delayed: int | None
     dead: int | None
     source_dead: int | None
     oldest_dead_at: datetime | None
-    failed_per_min: float | None  # the mean, so that it times the minutes is what failed
+    failed_per_min: float | None  # mean: multiplied by the minutes it gives the number of failures
     succeeded_per_min: float | None
     waiting_min: int | None
     waiting_max: int | None
@@ -44,8 +48,8 @@ class Folded(NamedTuple):
 
 
 def fold(rows: Sequence[Folded]) -> Folded:
-    """Fold rows, which come in the order of time, into one."""
-    # By columns: a day of fifty queues is half a million rows.
+    """Fold rows, in chronological order, into one."""
+    # By column, for speed: a day of fifty queues has half a million rows.
     columns = list(zip(*rows, strict=True))
     sample_counts, reachable, whys, *depths, source_dead, oldest, failed, succeeded = columns[:_FIRST_EXTREME]
     return Folded(
@@ -64,7 +68,7 @@ def fold(rows: Sequence[Folded]) -> Folded:
     )
 
 
-_FIRST_EXTREME = Folded._fields.index("waiting_min")  # the rest: minimum and maximum in turn
+_FIRST_EXTREME = Folded._fields.index("waiting_min")  # minimum and maximum alternate from here
 
 
 def _known_values(column: Sequence[int | None]) -> Sequence[int]:
@@ -83,8 +87,8 @@ def _mean(weights: Sequence[int], values: Sequence[float | None]) -> float | Non
     return round(sum(weight * value for weight, value in weighed) / total, 3) if total else None
 
 
-_ROUND_S = 5.0  # then `watch` shows a sign of life, and goes on
-_ROWS_AT_ONCE = 20_000  # read, outside of any transaction
+_ROUND_S = 5.0  # then `watch` reports progress, and continues
+_ROWS_AT_ONCE = 20_000  # read outside of any transaction
 _WRITTEN_AT_ONCE = 100  # 250 took up to 38 ms, and 422 on a busy machine
 _READ = ("source", "queue", *Folded._fields)
 _TABLE = DepthSample._meta.db_table
@@ -95,16 +99,16 @@ _CONFLICT = statements.replace(_COLUMNS, key=_KEY) + f' WHERE excluded."looks" >
 
 
 def roll_up(now: datetime) -> bool:
-    """Fold what came since the last time. True where the time was up: there is more to do."""
+    """Fold the samples since the last fold. Return True if the time ran out and more is due."""
     ends = time.monotonic() + _ROUND_S
     is_left = False
-    for low, high in FOLDS:  # each gets its turn on every round
+    for low, high in FOLDS:  # each is processed in every round
         is_left |= _fold_all(low, high, now, ends)
     return is_left
 
 
 def step(now: datetime) -> bool:
-    """A round of `watch`: the folds that are due, of thousands of queues too. True if there is more to do."""
+    """Run a round of `watch`: the folds that are due, for thousands of queues too. Return True if more is due."""
     began = time.monotonic()
     is_left = False
     for low, high in FOLDS:
@@ -113,7 +117,7 @@ def step(now: datetime) -> bool:
         if _fold_all(low, high, now, began + _ROUND_S):
             is_left = True
         else:
-            # A day that runs need not be written every ten seconds; a tenth of a step is not seen in a picture.
+            # The current day need not be written every ten seconds; a tenth of a step is invisible in a chart.
             _due[high] = began + max(_OFTEN_S, high / 10)
     return is_left
 
@@ -123,9 +127,9 @@ _due: dict[int, float] = {}  # by the longer step, on this process's clock
 
 
 def rolled_until(step: int, now: datetime) -> datetime | None:
-    """Moment before which all rows of a step are in rows of the next; None where nothing is.
+    """Return the time before which all rows of a step are folded into the next; None if none are.
 
-    Nothing follows the longest step: all of it counts as rolled.
+    The longest step is not folded: all of it counts as folded.
     """
     higher = dict(FOLDS).get(step)
     if higher is None:
@@ -137,7 +141,7 @@ def rolled_until(step: int, now: datetime) -> datetime | None:
 def _fold_all(low: int, high: int, now: datetime, ends: float) -> bool:
     done = _latest_written(high, now)
     at = 0 if done is None else start_of(done - LATE_S, high)
-    steps = 1  # of `high` at once
+    steps = 1  # number of `high` steps at once
     while (first := _first_step(low, at, now)) is not None:
         if time.monotonic() > ends:
             return True
@@ -151,7 +155,7 @@ def _fold_all(low: int, high: int, now: datetime, ends: float) -> bool:
 
 
 def _fold(low: int, high: int, since: int, until: int) -> int:
-    """Fold one span; return how many rows were read."""
+    """Fold one span. Return the number of rows read."""
     rows = _rows(low, since, until)
     folded = [
         (at, source, queue, fold([row for _, _, _, row in some]))
@@ -178,7 +182,7 @@ def _row(step: int, at: int, source: str, queue: str, one: Folded) -> tuple[Any,
 
 
 def _rows(step: int, since: int, until: int) -> list[tuple[str, str, int, Folded]]:
-    """Rows by queue, and each queue's in the order of time."""
+    """Return rows by queue, each queue's in chronological order."""
     columns = ", ".join(_column_sql(name) for name in _READ)
     sql = (
         f"SELECT {epoch('at')}, {columns} FROM {_TABLE} WHERE step = %s AND at >= %s AND at < %s "
@@ -191,7 +195,7 @@ def _rows(step: int, since: int, until: int) -> list[tuple[str, str, int, Folded
 def _parse_row(values: list[Any]) -> Folded:
     values[1] = bool(values[1])
     oldest = values[8]
-    if oldest is not None and oldest.tzinfo is None:  # SQLite's driver leaves out that it is of UTC
+    if oldest is not None and oldest.tzinfo is None:  # SQLite's driver omits the time zone, UTC
         values[8] = oldest.replace(tzinfo=UTC)
     return Folded._make(values)
 
@@ -210,7 +214,7 @@ def _first_step(step: int, since: int, now: datetime) -> int | None:
 
 
 def _latest_written(step: int, now: datetime) -> int | None:
-    # No future time: a clock that was wrong for a moment would end all folding until then.
+    # Excludes future times: after a temporarily wrong clock, nothing would be folded until then.
     return _seconds(
         f"SELECT {epoch('MAX(at)')} FROM {_TABLE} WHERE step = %s AND at <= %s", step, to_database_time(now)
     )

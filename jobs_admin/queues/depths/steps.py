@@ -1,5 +1,7 @@
-"""Times as whole seconds since 1970, exchanged with either database: to make a time of each of a thousand rows costs
-more than to read them."""
+"""Times as whole seconds since 1970, for both databases.
+
+Converting a thousand rows to datetimes costs more than reading them.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ LADDER = (
 )
 FOLDS = tuple((low.step_s, high.step_s) for low, high in itertools.pairwise(LADDER))
 
-# A look may be written so long after its moment: what was folded of that time is folded again until then.
+# A sample may be written this long after its time: the folds of that period are repeated until then.
 LATE_S = 120
 
 
 def retention_by_step() -> dict[int, timedelta | None]:
-    """Time for which the rows of each step are stored; None is for ever."""
+    """Return how long the rows of each step are stored; None: permanently."""
     longest = config.keep()["depths"]
     return {
         rung.step_s: longest if rung.longest is None else min(rung.longest, longest or rung.longest) for rung in LADDER
@@ -51,28 +53,33 @@ def moment(seconds: int) -> datetime:
 
 
 def epoch(expression: str) -> str:
-    """Expression of a time as seconds since 1970."""
+    """Return the SQL expression of a time as seconds since 1970."""
     if connection.vendor == "sqlite":
         return f"CAST(strftime('%%s', {expression}) AS INTEGER)"
     return f"EXTRACT(EPOCH FROM {expression})::bigint"
 
 
 def to_database_time(at: int | datetime) -> object:
-    """A moment as the database compares it."""
+    """Return a time in the form that the database compares."""
     return connection.ops.adapt_datetimefield_value(moment(at) if isinstance(at, int) else at)
 
 
-CHART_STEPS = (60, 300, 900)
+DAY = timedelta(days=1)
+CHART_STEPS = (60, 300, 900, 3_600, 21_600, 86_400)
 MOST_CHART_STEPS = 96  # a day of quarter hours
+MOST_LONG_STEPS = 180  # a week of hours, a month of quarter days
 
 
-def chart_steps(now: datetime, since: datetime | None = None) -> range:
-    """Return the steps of a chart of the last day, or of the time since `since` where that is younger: their beginnings
-    in seconds since 1970, the last one the step that runs. A younger chart has shorter steps.
+def chart_steps(now: datetime, since: datetime | None = None, length: timedelta = DAY) -> range:
+    """Return the steps of a chart of the last `length`, or since `since` if that is later.
+
+    The values are the starts in seconds since 1970; the last one is the current step. A shorter chart has shorter
+    steps.
     """
-    end = int(now.timestamp())
-    begin = int(since.timestamp()) if since else 0
-    step = next((one for one in CHART_STEPS if end - begin < one * MOST_CHART_STEPS), CHART_STEPS[-1])
+    end, length_s = int(now.timestamp()), int(length.total_seconds())
+    begin = max(end - length_s, int(since.timestamp()) if since else 0)
+    most = MOST_CHART_STEPS if length <= DAY else MOST_LONG_STEPS
+    step = next((one for one in CHART_STEPS if end - begin <= one * most), CHART_STEPS[-1])
     last = start_of(end, step)
-    first = max(last - (MOST_CHART_STEPS - 1) * step, start_of(begin, step))
+    first = max(last - (length_s // step - 1) * step, start_of(begin, step))
     return range(min(first, last), last + 1, step)

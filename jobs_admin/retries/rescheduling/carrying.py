@@ -1,6 +1,6 @@
-"""Execution of a reschedule: a part at a time, each sent to the source and then recorded.
+"""Execution of a reschedule in batches, each sent to the source and then recorded.
 
-A crash between the two leaves rows that wait as rescheduled and a desk that does not know it: the part is done again,
+A crash in between leaves jobs that the source has rescheduled and the desk has not recorded: the batch is repeated,
 with the same result.
 """
 
@@ -21,14 +21,14 @@ from jobs_admin.models import Failure, Reschedule, ReschedulePart
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.reschedule import RescheduleState
-from jobs_admin.retries.rescheduling import retry_selection
+from jobs_admin.retries.rescheduling import planning
 from jobs_admin.sources.base import PulledSource, Ref, Rescheduled, SourceRefused
 
-_AT_ONCE = 100  # of one transaction: on SQLite nobody else writes meanwhile
+_AT_ONCE = 100  # per transaction: SQLite allows no other writer meanwhile
 _SLICE_S = 2.0
-_SAME_S = 1.0  # a due time that differs by less was written in whole seconds
+_SAME_S = 1.0  # due times that differ by less are equal, in whole seconds
 
-# Failure, run, attempts, due before, most attempts before, due after, most attempts after.
+# Failure, run, attempts, due before, max attempts before, due after, max attempts after.
 _Row = list[Any]
 
 
@@ -37,7 +37,10 @@ def is_planned(source: str) -> bool:
 
 
 def carry_out(source: str, adapter: PulledSource, now: datetime | None = None) -> bool:
-    """Some of what is planned there. True if there may be more. Raises as the adapter does; what was planned stays planned."""
+    """Carry out some planned changes of the source. Return True if there may be more.
+
+    Raises the adapter's errors; the plan then remains.
+    """
     ends = time.monotonic() + _SLICE_S
     while (planned := _next(source)) is not None:
         if time.monotonic() > ends:
@@ -70,10 +73,10 @@ def _part(planned: Reschedule, adapter: PulledSource, now: datetime) -> None:
 
 
 def _forth(planned: Reschedule, now: datetime) -> tuple[int | None, list[_Row], int]:
-    """Return where to continue, the changes, and how many rows were read. None: the end."""
+    """Return the next position, the changes, and the number of rows read. None: the end."""
     change: Change = read(planned.change, planned.created_at.timestamp())
     columns = ("pk", "run", "attempts", "due_at", "max_attempts", "failed_at")
-    found = list(retry_selection.remaining(planned).order_by("-pk").values_list(*columns)[:_AT_ONCE])
+    found = list(planning.remaining(planned).order_by("-pk").values_list(*columns)[:_AT_ONCE])
     if not found:
         return None, [], 0
     rows: list[_Row] = []
@@ -86,7 +89,7 @@ def _forth(planned: Reschedule, now: datetime) -> tuple[int | None, list[_Row], 
 
 
 def _back(planned: Reschedule) -> tuple[int | None, list[_Row], int]:
-    """The same of an undo: what still waits as it was left goes back."""
+    """Return the same for an undo: jobs that still wait as the reschedule left them are restored."""
     part = ReschedulePart.objects.filter(reschedule=planned.undo_of_id, pk__lt=planned.below).order_by("-pk").first()
     if part is None:
         return None, [], 0
@@ -116,7 +119,7 @@ def _write(planned: Reschedule, rows: Sequence[_Row], checked: int, below: int) 
     with transaction.atomic():
         still = Reschedule.objects.filter(pk=planned.pk, below=planned.below)
         if not still.update(below=below, changed=F("changed") + len(rows), left=F("left") + checked - len(rows)):
-            return  # another process was first: it came to the same
+            return  # another process was first, with the same result
         for pk, run, attempts, _, _, due, most in rows:
             waits = Failure.objects.filter(pk=pk, state=FailureState.RETRYING, run=run, attempts=attempts)
             moved = {} if due is None else {"due_at": datetime.fromtimestamp(due, UTC)}
@@ -132,6 +135,6 @@ def _end(planned: Reschedule, state: RescheduleState, why: str = "") -> None:
         if going.update(state=state, ended_at=now, why=why):
             planned.refresh_from_db()
             audit.record(
-                ENGINE, f"{retry_selection.ACT}.{state}", f"reschedule:{planned.pk}", source=planned.source, reason=why,
+                ENGINE, f"{planning.ACT}.{state}", f"reschedule:{planned.pk}", source=planned.source, reason=why,
                 after={"changed": planned.changed, "left": planned.left},
             )  # fmt: skip

@@ -1,3 +1,3 @@
-"""Connections to RabbitMQ, and what is read and sent over them."""
+"""Connections to RabbitMQ: reading and sending."""
 
 SCHEMES = frozenset({"amqp", "amqps", "pyamqp"})  # of a URL

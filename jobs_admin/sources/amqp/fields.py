@@ -1,8 +1,8 @@
-"""The properties and headers of an AMQP message as the bytes that travel: taken apart, and put together again byte for byte.
+"""Properties and headers of an AMQP message in wire format: split, and joined again byte for byte.
 
-A library that reads headers into Python and writes them again changes their types (a short becomes a long, bytes become
-text), and stumbles over what is hostile: a timestamp beyond any date, text that is none. Here what is not asked for is never
-decoded. AMQP 0-9-1, section 4.2; the letters of types as RabbitMQ reads and writes them.
+A library that parses headers into Python and writes them again changes their types (a short becomes a long, bytes
+become text), and fails on malicious values: an impossible timestamp, invalid text. Here only requested values are
+decoded. AMQP 0-9-1, section 4.2; type letters as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from amqp.serialization import dumps
 
-# Basic's properties in the order of their flags: the most significant first.
+# Properties of Basic in the order of their flags, most significant first.
 PROPERTIES = (
     ("content_type", "s"),
     ("content_encoding", "s"),
@@ -63,15 +63,15 @@ _NUMBERS = {
 }
 _DEEPEST = 30
 
-Parts = dict[str, bytes]  # property -> its value as it travels, with its length
+Parts = dict[str, bytes]  # property -> its value in wire format, with length
 
 
 class Malformed(ValueError):
-    """The bytes are no properties of an AMQP message."""
+    """The bytes are not the properties of an AMQP message."""
 
 
 def split(raw: bytes) -> Parts:
-    """The properties in the second half of a content header: flags, then values. Raises Malformed."""
+    """Return the properties in the second half of a content header: flags, then values. Raises Malformed."""
     try:
         (flags,) = struct.unpack_from(">H", raw)
         if flags & 1:
@@ -101,7 +101,7 @@ def join(parts: Mapping[str, bytes]) -> bytes:
 
 
 def entries(table: bytes) -> list[tuple[bytes, bytes]]:
-    """Pairs (name, entry with its name as it travels) of a table with its length. Raises Malformed."""
+    """Return pairs (name, entry with its name in wire format) of a table with length. Raises Malformed."""
     found = []
     at = 4
     try:
@@ -118,19 +118,19 @@ def entries(table: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def replace_headers(table: bytes, names: Collection[bytes], adding: Mapping[str, Any] | None = None) -> bytes:
-    """The table without these headers, and with others behind the rest, which stays as it was. Raises Malformed."""
+    """Return the table without these headers and with others appended; the rest keeps its bytes. Raises Malformed."""
     remaining = b"".join(entry for name, entry in entries(table) if name not in names)
     more = dumps("F", [dict(adding)])[4:] if adding else b""
     return struct.pack(">I", len(remaining) + len(more)) + remaining + more
 
 
 def decode(table: bytes) -> dict[str, Any]:
-    """The headers as far as they can be shown: what is no text or no date is shown as what it is. Raises Malformed."""
+    """Return the headers for display; values that are not text or dates are described. Raises Malformed."""
     return {_text(name): _value(entry, 1 + len(name), 0)[0] for name, entry in entries(table)}
 
 
 def text(parts: Mapping[str, bytes], name: str) -> str:
-    """A property that is a short text; "" where there is none."""
+    """Return a short-text property; "" if it is missing."""
     return _text(parts[name][1:]) if name in parts else ""
 
 
@@ -139,7 +139,7 @@ def number(parts: Mapping[str, bytes], name: str) -> int | None:
 
 
 def short(value: str) -> bytes:
-    """A short text as it travels. Raises ValueError for one that is too long."""
+    """Return a short text in wire format. Raises ValueError if it is too long."""
     octets = value.encode()
     if len(octets) > 255:
         raise ValueError("a short text has 255 bytes at most")

@@ -1,4 +1,4 @@
-"""Queue statistics from RabbitMQ's management plugin: over HTTP, read only, with a bound on time and size."""
+"""Queue statistics from RabbitMQ's management plugin, over HTTP, read only, with limits of time and size."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from urllib.parse import quote, unquote, urlsplit
 from jobs_admin.sources.base import SourceUnreachable
 
 _ANSWER_S = 3.0
-_MOST_QUEUES = 500  # returned at once; of more, the first by name
+_MOST_QUEUES = 500  # per answer, the first by name
 _MOST_BYTES = 4_000_000
-# Celery's own talk, remote control and events: not exclusive in every version.
+# Celery's own remote control and events: not exclusive in every version.
 _IS_TALK = re.compile(r"(?:^|\.)(?:reply\.)?celery\.pidbox\Z|^celeryev(?:\.|\Z)")
 _COLUMNS = "name,type,messages_unacknowledged,exclusive,durable,arguments,effective_policy_definition,consumers"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """State of one queue. Counts are some five seconds old; None: unknown."""
+    """State of one queue. Counts are about five seconds old; None: unknown."""
 
     unacknowledged: int | None
-    is_ours: bool  # not private, unlike the queues by which workers talk
-    acknowledged: int  # or taken without, since its statistics began; 0 where not requested
-    settings: dict[str, Any]  # its arguments, and over them the policies' of the broker
+    is_ours: bool  # not private, unlike the queues for workers' own messages
+    acknowledged: int  # or delivered without acknowledgement, since its statistics started; 0 if not requested
+    settings: dict[str, Any]  # effective settings: its arguments, then the broker's policies
     consumers: int = 0
 
 
 class Management:
     def __init__(self, url: str, user: str, password: str, virtual_host: str) -> None:
-        """`user` and `password` where the URL has none of its own. Raises ValueError for a URL that cannot be read."""
+        """`user` and `password`: used if the URL has none. Raises ValueError for an invalid URL."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("it begins with http:// or https:// and names a host")
@@ -48,13 +48,16 @@ class Management:
         self.where = f"RabbitMQ's management at {self._host}:{self._port}"
 
     def queues(self) -> dict[str, QueueState]:
-        """The queues of the virtual host. Raises SourceUnreachable."""
+        """Return the queues of the virtual host. Raises SourceUnreachable."""
         with self._border():
             answer = self._get(f"queues/{self._host_path}?page=1&page_size={_MOST_QUEUES}&columns={_COLUMNS}")
             return {str(one["name"]): _parse_queue(one) for one in answer["items"]}
 
     def bindings(self) -> list[tuple[str, str]]:
-        """(exchange, queue) of the virtual host, without the default exchange's. Raises SourceUnreachable."""
+        """Return (exchange, queue) of the virtual host's bindings, without the default exchange's.
+
+        Raises SourceUnreachable.
+        """
         with self._border():
             answer = self._get(f"bindings/{self._host_path}?columns=source,destination,destination_type")
             return [
@@ -64,7 +67,7 @@ class Management:
             ]
 
     def queue(self, name: str) -> QueueState:
-        """State of one queue, with its count of acknowledged messages. Raises SourceUnreachable."""
+        """Return the state of one queue, with its count of acknowledged messages. Raises SourceUnreachable."""
         with self._border():
             answer = self._get(f"queues/{self._host_path}/{quote(name, safe='')}?columns={_COLUMNS},message_stats")
             return _parse_queue(answer)
@@ -84,7 +87,7 @@ class Management:
             connection.request(
                 "GET", f"{self._api}/{path}", headers={"Authorization": self._login, "Accept": "application/json"}
             )
-            answer = connection.getresponse()  # a redirection is not followed: the password is for this host
+            answer = connection.getresponse()  # redirects are not followed: the password is for this host
             if answer.status == 401:
                 raise SourceUnreachable(f"{self.where} refused the login. Check the user and password.")
             if answer.status != 200:
@@ -102,7 +105,7 @@ def _parse_queue(one: dict[str, Any]) -> QueueState:
     settings: dict[str, Any] = {}
     for name, value in (one.get("effective_policy_definition") or {}).items():
         settings[name] = value
-    # An argument is called `x-max-length` where a policy calls it `max-length`; what the queue itself says holds.
+    # An argument is named `x-max-length`, a policy's setting `max-length`; the queue's own argument takes precedence.
     for name, value in (one.get("arguments") or {}).items():
         settings[str(name).removeprefix("x-")] = value
     settings.setdefault("type", str(one.get("type") or ""))
@@ -119,5 +122,5 @@ def _parse_queue(one: dict[str, Any]) -> QueueState:
 
 
 def _acknowledged(one: dict[str, Any]) -> int:
-    stats = one.get("message_stats") or {}  # none where nothing ever happened
+    stats = one.get("message_stats") or {}  # missing if the queue was never used
     return sum(int(stats.get(name, 0)) for name in ("ack", "deliver_no_ack", "get_no_ack"))

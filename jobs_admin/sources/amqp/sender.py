@@ -1,7 +1,7 @@
-"""Messages that are sent over RabbitMQ once each: noted in Redrive's store before they leave, and when they are confirmed.
+"""Sending over RabbitMQ, each message once: recorded in Redrive's store before it is sent, and when it is confirmed.
 
-RabbitMQ cannot record what was sent in the step that sends it. What was begun and not confirmed is in doubt, and goes never
-again.
+RabbitMQ cannot record a message in the step that sends it. A message that was begun and not confirmed is in doubt, and
+is never sent again.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from jobs_admin.sources.amqp.wire import ANSWER_S, Blocked, Published, Wire
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from jobs_admin.sources.ledger import Ledger
 
-# What is in doubt at most when a sender or a connection dies; more at a time is hardly faster (7,000 a second).
+# Maximum in doubt if a sender or connection dies; larger batches are hardly faster (7,000/s).
 _AT_ONCE = 50
 _BYTES_AT_ONCE = 2_000_000
-# Bytes of headers: they travel in one frame, of 131,072 with all else; a larger one ends the connection.
+# Bytes of headers: they travel in one frame of at most 131,072 bytes; a larger one ends the connection.
 LARGEST_HEADERS = 100_000
 _IDLE_WIRES = 4
 _PORT = 5672
 
-Message = tuple[str, amqp.Message]  # queue, and what is published; its `redrive` header has the token as `item`
+Message = tuple[str, amqp.Message]  # queue, and message to publish; its `redrive` header has the token as `item`
 
 
 class Sender:
-    """Connections to one broker, and publishing over them. May be used by several threads.
+    """Connections to one broker, and publishing over them. Thread-safe.
 
-    One kind of error leaves it, and no password with it.
+    Raises one kind of error, without a password.
     """
 
     def __init__(self, name: str, url: str, ssl: Any, ledger: Ledger, confirm_within_s: float) -> None:
-        """Raises SourceRefused for a URL that cannot be used."""
+        """Raises SourceRefused for an unusable URL."""
         self.where = _where(name, url)
         self.url = url
         self._ssl = ssl
         self._ledger = ledger
         self._confirm_within_s = confirm_within_s
-        self._wires: list[Wire] = []  # not in use
+        self._wires: list[Wire] = []  # idle connections
         self._lock = threading.Lock()
         self._pid = getpid()
 
     def epoch(self, replay: str) -> str:
-        """Return the name of this replay's ledger, and create the ledger where there is none.
+        """Return the name of this replay's ledger. Creates the ledger if needed.
 
-        Raises SourceUnreachable, also for the broker: of what is claimed while it is away nothing could go.
+        Raises SourceUnreachable, also for the broker: tokens claimed while it is unavailable could not be sent.
         """
         with self.wire() as wire:
             wire.prove()
         return self._ledger.epoch(replay)
 
     def send(self, replay: str, ready: Mapping[int, Message]) -> dict[int, str]:
-        """Token -> message, in this order. As `base.Source.send`."""
+        """Send token -> message, in this order. Returns and raises like `base.Source.send`."""
         answers: dict[int, str] = {}
         with self.wire() as wire:
             for part in _parts(ready):
@@ -70,7 +70,7 @@ class Sender:
         return answers
 
     def _publish(self, wire: Wire, replay: str, part: Mapping[int, Message]) -> dict[int, str]:
-        # Before anything is noted: a connection that went stale while it was idle leaves nothing in doubt.
+        # Publish a batch. The connection is checked before anything is recorded: a stale one leaves nothing in doubt.
         wire.prove()
         begun = self._ledger.begin(replay, list(part))
         ours = {token: part[token] for token, answer in begun.items() if answer == ledger.OURS}
@@ -87,7 +87,7 @@ class Sender:
         }
 
     def _raise_for(self, ended: Published, part: Mapping[int, Message], wire: Wire) -> None:
-        """Raise what the caller must learn of messages that were not sent, or may not have been."""
+        """Raise the error for messages that were not sent, or may not have been."""
         if ended.error is not None:
             raise ended.error
         if ended.turned_away:
@@ -111,13 +111,13 @@ class Sender:
 
     @contextmanager
     def wire(self) -> Iterator[Wire]:
-        """A connection for this thread alone. One that was idle and is broken meanwhile is replaced."""
+        """Return a connection for this thread alone. A broken idle connection is replaced."""
         wire: Wire | None = None
         try:
             wire = self._idle() or self.dial()
             yield wire
         except BaseException as error:
-            # A refused message says nothing against the connection.
+            # A refused message does not mean a broken connection.
             if wire is not None and isinstance(error, SourceRefused):
                 self._rest(wire)
             elif wire is not None:
@@ -128,14 +128,14 @@ class Sender:
         self._rest(wire)
 
     def dial(self) -> Wire:
-        """A new connection that only the caller uses. To be closed; raises as `Wire`."""
+        """Return a new connection for the caller alone, who must close it. Raises like `Wire`."""
         return Wire(self.url, self._ssl)
 
     def _idle(self) -> Wire | None:
-        """A connection that was used before and still answers; None where there is none."""
+        """Return an idle connection that still answers; None if there is none."""
         while True:
             with self._lock:
-                if self._pid != getpid():  # forked: they are our parent's
+                if self._pid != getpid():  # forked: the connections are the parent's
                     self._pid, self._wires = getpid(), []
                 if not self._wires:
                     return None
@@ -164,7 +164,7 @@ class Sender:
         elif isinstance(error, TimeoutError):
             why = f"did not answer within {ANSWER_S:g} s."
         elif isinstance(error, AccessRefused):
-            why = "refused the login, or an act that this user may not do. Check the user and password in the URL."
+            why = "refused the login, or an operation that this user is not allowed to perform. Check the user and password in the URL."
         elif isinstance(error, NotAllowed):
             why = "has no such virtual host, or this user may not use it."
         else:
@@ -186,7 +186,7 @@ def _parts(ready: Mapping[int, Message]) -> Iterator[dict[int, Message]]:
 
 
 def _where(name: str, url: str) -> str:
-    """Server name for display. Raises SourceRefused for a URL that cannot be used."""
+    """Return the server's display name. Raises SourceRefused for an unusable URL."""
     try:
         parts = service_url.split(url)
     except service_url.Unreadable as error:
@@ -197,12 +197,10 @@ def _where(name: str, url: str) -> str:
         )
     try:
         connection = Connection(url)  # type: ignore[no-untyped-call]
-        is_read = not isinstance(
-            connection.connect_timeout, str
-        )  # the library would hand it on as it stands, and break on it
+        is_read = not isinstance(connection.connect_timeout, str)  # the library would pass it on unchanged, and fail
     except (ValueError, TypeError, KeyError, AttributeError):
         is_read = False
-    if not is_read:  # raised here, so that it is not chained to an error that quotes the URL
+    if not is_read:  # raised here so that it is not chained to an error that contains the URL
         raise SourceRefused(
             f"Source {name}: its URL cannot be read: a word after its ? is not known, or has a value that it cannot have."
         )
@@ -210,7 +208,10 @@ def _where(name: str, url: str) -> str:
 
 
 def management(name: str, url: str, management_url: str) -> Management | None:
-    """Client of the management plugin; None without `management_url`. Raises SourceRefused for one that cannot be used."""
+    """Return a client of the management plugin; None without `management_url`.
+
+    Raises SourceRefused for an invalid one.
+    """
     if not management_url:
         return None
     parsed: Callable[[str], dict[str, Any]] = parse_url

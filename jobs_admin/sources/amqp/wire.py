@@ -1,8 +1,8 @@
-"""One connection to RabbitMQ: publishing some messages at a time with the end of each known, and fetching messages and settings
-of queues.
+"""A connection to RabbitMQ: publishes batches with a known outcome per message, and fetches messages and settings of
+queues.
 
-Messages are confirmed by the broker one by one but waited for together: waiting for each costs a round trip and a write to
-the broker's disk (1,100 a second where 50 together are 7,000).
+The broker confirms messages one by one, but they are awaited together: waiting for each takes a round trip and a disk
+write of the broker (1,100/s instead of 7,000/s with batches of 50).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from kombu.connection import Connection
 
 from jobs_admin.sources.amqp import fields as amqp_fields
 
-ANSWER_S = 4.0  # for connecting, and for each request
+ANSWER_S = 4.0  # for connecting, and per request
 _LONGEST_NAME = 255  # bytes, of a queue
 
 
 class Blocked(Exception):
-    """The broker reads nothing of what is published: its memory or disk has run out."""
+    """The broker does not read published messages: it is out of memory or disk space."""
 
 
 @dataclass(slots=True)
@@ -37,16 +37,15 @@ class Published:
     """Outcomes of published messages, by their tokens."""
 
     confirmed: set[int] = field(default_factory=set)
-    returned: set[int] = field(default_factory=set)  # there is no such queue; the broker kept nothing
-    turned_away: set[int] = field(default_factory=set)  # by the broker or the queue, for now; it kept nothing
+    returned: set[int] = field(default_factory=set)  # no such queue; not stored by the broker
+    turned_away: set[int] = field(default_factory=set)  # temporarily, by the broker or the queue; not stored
     unwritten: set[int] = field(default_factory=set)
     unknown: set[int] = field(default_factory=set)
-    error: Exception | None = None  # why there are such
+    error: Exception | None = None  # why some are unwritten or unknown
 
 
 class Wire:
-    """For one thread at a time. Raises AMQPError, OSError (also for what is not answered in time) or Blocked; then it is
-    to be closed."""
+    """Connection for one thread at a time. Raises AMQPError, OSError (including timeouts) or Blocked; close it then."""
 
     def __init__(self, url: str, ssl: Any = False) -> None:
         connection: Any = Connection(url, connect_timeout=ANSWER_S, heartbeat=0, ssl=ssl)  # type: ignore[no-untyped-call]
@@ -65,32 +64,33 @@ class Wire:
         self._channel.events["basic_nack"].add(self._on_nack)
         self._channel.events["basic_return"].add(self._on_return)
         self._nowhere = f"redrive.nowhere.{uuid.uuid4()}"
-        self._is_proven = False  # since something was last published
-        self._number = 0  # of the last message: the broker counts likewise, from 1
-        self._waiting: dict[int, int] = {}  # number -> token, of what is not confirmed
+        self._is_proven = False  # since the last publish
+        self._number = 0  # of the last message: the broker counts the same way, from 1
+        self._waiting: dict[int, int] = {}  # number -> token of unconfirmed messages
         self._returned: set[int] = set()
         self._turned_away: set[int] = set()
 
     def close(self) -> None:
-        """Close without waiting for anyone. Never raises."""
+        """Close without waiting. Never raises."""
         with contextlib.suppress(Exception):
             self._connection.collect()
 
     def depth(self, queue: str) -> int | None:
-        """Number of messages that are ready in a queue: 0 where there is no such queue, None where the broker does not
-        know now."""
+        """Return the number of ready messages in a queue: 0 if it does not exist, None if the broker does not know
+        now.
+        """
         with contextlib.suppress(NotFound):
             return self._declared(queue)
         return 0 if not self.has(queue) else None
 
     def ready(self, queue: str) -> int | None:
-        """Number of ready messages as `depth`, but None where there is no such queue."""
+        """Return the number of ready messages like `depth`, but None if the queue does not exist."""
         with contextlib.suppress(NotFound):
             return self._declared(queue)
         return None
 
     def has(self, queue: str) -> bool:
-        """Return whether there is such a queue; True too for one that is out of reach now, on a node that is down."""
+        """Return whether the queue exists; True also for one that is unavailable now, on a node that is down."""
         try:
             self._declared(queue)
         except NotFound as error:
@@ -99,7 +99,7 @@ class Wire:
 
     @property
     def server(self) -> tuple[str, str]:
-        """Product and version, by the server's own account."""
+        """Product and version reported by the server."""
         properties = self._connection.server_properties or {}
         return str(properties.get("product", "")), str(properties.get("version", ""))
 
@@ -108,28 +108,28 @@ class Wire:
         return bool(self._connection.connected)
 
     def channel(self) -> Any:
-        """Another channel, for anything but publishing. To be closed by the caller."""
+        """Return another channel, not for publishing. The caller must close it."""
         return self._connection.channel()
 
     def _declared(self, queue: str) -> int:
-        # An empty name would mean the queue that was declared last.
+        # Return the passively declared queue's message count. An empty name would mean the queue declared last.
         if not 0 < len(queue.encode(errors="ignore")) <= _LONGEST_NAME or _has_halves(queue):
             raise NotFound("no queue can have this name")
         channel = self._probe_channel = self._probe_channel or self._connection.channel()
         try:
             return int(channel.queue_declare(queue, passive=True).message_count)
         except AMQPError:
-            # The broker has closed it, and the library has opened it again: it stays open until it is closed.
+            # The broker closed the channel and the library reopened it: it stays open until closed.
             self._probe_channel = None
             with contextlib.suppress(AMQPError, OSError):
                 channel.close()
             raise
 
     def prove(self) -> None:
-        """Check that the broker takes messages now: those that are addressed to no queue come back."""
+        """Check that the broker accepts messages now: test messages to no queue must be returned."""
         if self._is_proven and not self._is_blocked:
             return
-        # Twice: in an alarm it takes the first message that comes over a connection, and then reads no more.
+        # Twice: during an alarm, the broker accepts the first message of a connection and then stops reading.
         for _ in range(2):
             self._write(0, self._nowhere, amqp.Message(b""))
             self._wait(ANSWER_S, while_blocked=False)
@@ -142,28 +142,28 @@ class Wire:
         self._is_proven = False
 
     def publish(self, messages: Mapping[int, tuple[str, amqp.Message]], within_s: float) -> Published:
-        """Publish token -> (queue, message), in this order, each straight to its queue. Never raises.
+        """Publish token -> (queue, message), in this order, each directly to its queue. Never raises.
 
         Messages without an answer after `within_s` seconds (a busy disk) count as unknown.
 
-        Each message carries its token in its `redrive` header, by which one that comes back is known.
+        Each message has its token in its `redrive` header, which identifies a returned message.
         """
         ended = Published()
         self._returned, self._turned_away = set(), set()
         written: set[int] = set()
         self._is_proven = False
         try:
-            with contextlib.suppress(TimeoutError):  # the broker's messages meanwhile: that it hangs up, perhaps
+            with contextlib.suppress(TimeoutError):  # reads pending frames, such as a close by the broker
                 self._connection.drain_events(timeout=0)
             for token, (queue, message) in messages.items():
                 if self._is_blocked:
                     break
-                written.add(token)  # before: what breaks off half-way is not known
+                written.add(token)  # recorded first: the outcome of a partial write is unknown
                 self._write(token, queue, message)
             self._wait(within_s)
             if self._is_blocked:
                 raise Blocked
-        except Exception as error:  # of any kind: the caller must learn what became of each
+        except Exception as error:  # of any kind: the caller must learn the outcome of each message
             ended.error = error
         ended.unwritten = messages.keys() - written
         ended.unknown = set(self._waiting.values())
@@ -178,7 +178,7 @@ class Wire:
         self._channel.basic_publish(message, exchange="", routing_key=queue, mandatory=True)
 
     def _wait(self, within_s: float, while_blocked: bool = True) -> None:
-        """Wait until all are confirmed. Raises TimeoutError."""
+        """Wait until all messages are confirmed. Raises TimeoutError."""
         ends = time.monotonic() + within_s
         while self._waiting and (while_blocked or not self._is_blocked):
             left = ends - time.monotonic()
@@ -214,19 +214,19 @@ def _token_of(message: Any) -> int:
 
 
 def _has_halves(text: str) -> bool:
-    """Return whether a text holds half a character, which no broker can."""
+    """Return whether a text contains a lone surrogate, which no broker accepts."""
     return any("\ud800" <= c <= "\udfff" for c in text)
 
 
-# Frames from RabbitMQ into messages that keep the bytes of their properties, and that no property can hurt. py-amqp
-# reads the headers of every message that comes; one that it cannot read (a timestamp beyond any date, tables in
-# tables) ends the connection, and so would every message behind it.
+# Reader of RabbitMQ's frames that keeps the bytes of properties and cannot fail on their content.
+# py-amqp parses the headers of every incoming message; one that it cannot parse (an impossible timestamp, nested
+# tables) ends the connection, and would do so again for every message after it.
 
 _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 
 
 class Received(amqp.Message):  # type: ignore[misc]
-    """A message that came. `raw_properties` is what stands behind its size in its header; nothing of that is read."""
+    """An incoming message. `raw_properties`: the header's bytes after its size, not parsed."""
 
     raw_properties: bytes = b""
 
@@ -241,7 +241,7 @@ class Received(amqp.Message):  # type: ignore[misc]
 
 
 class Written(amqp.Message):  # type: ignore[misc]
-    """A message whose properties are bytes already."""
+    """A message whose properties are already bytes."""
 
     def __init__(self, body: bytes, raw_properties: bytes) -> None:
         super().__init__(body)
@@ -252,7 +252,7 @@ class Written(amqp.Message):  # type: ignore[misc]
 
 
 def handler(connection: Any, callback: Callable[..., Any]) -> Callable[[tuple[int, int, Any]], bool]:
-    """As `amqp.method_framing.frame_handler`."""
+    """Return a frame handler like `amqp.method_framing.frame_handler`."""
     partial: dict[int, Received] = {}
 
     def on_frame(frame: tuple[int, int, Any]) -> bool:
@@ -283,15 +283,15 @@ def handler(connection: Any, callback: Callable[..., Any]) -> Callable[[tuple[in
     return on_frame
 
 
-# Messages out of a queue of RabbitMQ, fetched one by one and many on the way at a time; and the queue's declared
-# settings. Fetched, not consumed: a consumer that leaves takes an auto-delete queue with it, and one that comes may
-# hold back others. What was fetched and not acknowledged is in its old place again as soon as its channel is closed
-# (classic queues).
+# Fetching of messages from a RabbitMQ queue, one by one with many requests in flight; and reading of a queue's declared
+# settings.
+# Fetched, not consumed: a leaving consumer deletes an auto-delete queue, and a new one may block others. Messages
+# fetched and not acknowledged return to their place as soon as the channel is closed (classic queues).
 
 _MOST_ON_THE_WAY = 50
 _BYTES_ON_THE_WAY = 4_000_000
 _ANSWERS = [spec.Basic.GetOk, spec.Basic.GetEmpty]
-_NO_TYPE = "redrive-which"  # no queue is of this type, so a declaration never creates one
+_NO_TYPE = "redrive-which"  # no queue has this type, so the declaration never creates one
 _MOST_QUESTIONS = 24
 _DIFFERS = re.compile(
     r"inequivalent arg '([\w-]+)' for queue .* but current is "
@@ -310,8 +310,7 @@ class Taken:
 
 
 def fetch(channel: Any, queue: str, most: int, most_bytes: float = float("inf")) -> Generator[Taken, None, None]:
-    """Up to `most` messages, and a little more than `most_bytes`, none of them acknowledged; ends where the queue has none that
-    is ready."""
+    """Yield up to `most` messages, and slightly more than `most_bytes`, unacknowledged; ends when none is ready."""
     at_once, left, size, on_the_way = 1, most, 0, 0
     try:
         while left > 0 and size < most_bytes:
@@ -334,18 +333,18 @@ def fetch(channel: Any, queue: str, most: int, most_bytes: float = float("inf"))
             left -= at_once
             at_once = max(1, min(at_once * 2, _MOST_ON_THE_WAY, _BYTES_ON_THE_WAY // largest))
     except GeneratorExit:
-        for _ in range(on_the_way):  # else they would be taken for answers to the next request
+        for _ in range(on_the_way):  # otherwise they would be read as answers to the next request
             channel.wait(_ANSWERS, returns_tuple=True)
         raise
 
 
 def read_settings(wire: Wire, queue: str) -> dict[str, Any]:
-    """Settings that the queue was declared with, without the `x-`: `queue-type` (`classic`, `quorum`, `stream` …),
-    `message-ttl`, `delivery-limit`. Not those of policies. Empty where they are unknown: without the right to
-    configure the queue, or without the queue.
+    """Return the settings that the queue was declared with, without `x-`: `queue-type` (`classic`, `quorum`, `stream`
+    …), `message-ttl`, `delivery-limit`. Policies are not included. Empty if unknown: without permission to configure
+    the queue, or without the queue.
 
-    RabbitMQ reveals a queue's settings only to a declaration that differs, one difference at a time: so a queue of an
-    impossible type is declared. Nothing is made or changed by that. Raises as `Wire`.
+    RabbitMQ reveals a queue's settings only to a differing declaration, one difference at a time, so a queue of an
+    impossible type is declared. This creates and changes nothing. Raises like `Wire`.
     """
     declared: dict[str, Any] = {"x-queue-type": _NO_TYPE}
     options = {"durable": True, "auto_delete": False, "exclusive": False}

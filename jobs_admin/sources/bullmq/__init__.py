@@ -9,7 +9,7 @@ from jobs_admin.sources.base import Source, SourceSettings, System
 def _open(given: SourceSettings) -> Source:
     from jobs_admin.sources.bullmq.source import BullmqOnRedis
 
-    return BullmqOnRedis(given.name, given.url, given.queues, given.options, given.store_prefix)
+    return BullmqOnRedis(given)
 
 
 SYSTEM = System("BullMQ", _open, lambda url: BULLMQ)

@@ -1,53 +1,51 @@
-"""Jobs of BullMQ that carry another job: the content of dead-letter and quarantine queues, recognised by its form.
+"""BullMQ jobs that contain another job: the content of dead-letter and quarantine queues, recognised by its structure.
 
 Pure.
 
 Three forms: `originalQueue, originalJobId, originalJobName, originalData, originalOptions, failureReason, failureStack,
-attemptsMade, failedAt`; with `poisonPillRecord, quarantinedAt` in place of how it failed; and `originalJob`
-(`job.asJSON()`), `error`, `failedAt`, which does not name the queue. What BullMQ 4.18, 5.81 and 6.7 write by `asJSON`:
-`data`, `failedReason`, `stacktrace` and `returnvalue` are JSON texts in it, `opts` is an object, in short up to 5 and
-in words in 6.
+attemptsMade, failedAt`; the same with `poisonPillRecord, quarantinedAt` instead of the failure; and `originalJob`
+(`job.asJSON()`), `error`, `failedAt`, which does not name the queue. In `asJSON` of BullMQ 4.18, 5.81 and 6.7, `data`,
+`failedReason`, `stacktrace` and `returnvalue` are JSON texts, and `opts` is an object, with short names up to 5 and
+long ones in 6.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 from jobs_admin.core.traces import apart
 from jobs_admin.sources.bullmq.job_hash import in_short
+from jobs_admin.sources.json_members import members
 
-MOST_BYTES = 2 * 16 * 1024**2  # of a copy: what carries a job of 16 MB, escaped as JSON in JSON
-_MOST_KEYS = 200
+MOST_BYTES = 2 * 16 * 1024**2  # per copy: a job of 16 MB, escaped as JSON within JSON
 _MOST_CRASHES = 100
 _CRASHED = "It ended its worker {n} times, and was put into quarantine by the queue's own detector."
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """The job in a copy, as its own hash had it. Without b"name" where the copy does not contain it."""
+    """Job contained in a copy, with the fields of its own hash. Without b"name" if the copy does not contain it."""
 
     queue: str | None  # None: unknown
     job_id: str
     fields: dict[bytes, bytes]
-    crashes: str = ""  # JSON, as `Envelope.crashes`: it is in quarantine
+    crashes: str = ""  # JSON, as in `Envelope.crashes`: the job is in quarantine
 
 
 def find_carried(data: bytes) -> Carried | None:
-    """The job that this data of another one carries; None where it carries none. Never raises; linear in the data."""
+    """Return the job contained in another job's data; None if there is none. Never raises; linear in the data."""
     if len(data) > MOST_BYTES or not (b'"originalData"' in data or b'"originalJob"' in data):
         return None
     try:
-        parts = _members(data.decode())
+        parts = members(data.decode())
         if parts is None:
             return None
         return _of_queue(parts) if "originalData" in parts else _as_json(parts)
-    except ValueError:  # no JSON
+    except ValueError:  # not JSON
         return None
 
 
@@ -88,7 +86,7 @@ def _of_queue(parts: Mapping[str, str]) -> Carried | None:
 
 
 def _as_json(outer: Mapping[str, str]) -> Carried | None:
-    parts = _members(outer.get("originalJob", ""))
+    parts = members(outer.get("originalJob", ""))
     if parts is None or "data" not in parts or not _is_id(job_id := _member(parts, "id")):
         return None
     if not {"error", "failedAt"} & set(outer):
@@ -115,15 +113,15 @@ def _as_json(outer: Mapping[str, str]) -> Carried | None:
         "rjk": _member(parts, "repeatJobKey"),
         "deid": _member(parts, "deduplicationId"),
     }
-    queue = _member(parts, "queueName")  # not of `asJSON`; of `asJSONSandbox`, which has the same form
+    queue = _member(parts, "queueName")  # not in `asJSON`, but in `asJSONSandbox`, which has the same form
     return Carried(queue if isinstance(queue, str) and queue else None, str(job_id), _fields(fields))
 
 
-# -- its parts ---------------------------------------------------------------------------------------------------
+# -- parts ---------------------------------------------------------------------------------------------------------
 
 
 def _fields(values: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Values that are text or a number, in the form of a hash."""
+    """Return the text and number values, in the form of a hash."""
     found = {}
     for name, value in values.items():
         if isinstance(value, str):
@@ -134,7 +132,7 @@ def _fields(values: Mapping[str, Any]) -> dict[bytes, bytes]:
 
 
 def _crashes(record: Mapping[str, Any]) -> tuple[str, int]:
-    """Crashes as JSON for an envelope, and their number. Times between the first and the last are unknown."""
+    """Return the crashes as JSON for an envelope, and their number. Times between the first and last are unknown."""
     count = record.get("crashCount")
     n = (
         max(1, int(count))
@@ -155,7 +153,7 @@ def _parent_key(parent: Any) -> str | None:
 
 
 def _inner(parts: Mapping[str, str], name: str) -> Any:
-    """A value that is JSON in a JSON text."""
+    """Return a value that is JSON within a JSON text."""
     text = _member(parts, name)
     return _value(text) if isinstance(text, str) else None
 
@@ -165,7 +163,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _s(value: Any) -> float | None:
-    """Seconds since 1970 of a date as JavaScript writes it, or of milliseconds."""
+    """Return a JavaScript date, or milliseconds, in Unix seconds."""
     try:
         if isinstance(value, str):
             at = datetime.fromisoformat(value[:40])
@@ -182,7 +180,7 @@ def _ms(value: Any) -> int | None:
     return round(at * 1000) if at is not None else None
 
 
-# -- JSON, of which only the requested parts are read ------------------------------------------------------
+# -- JSON, parsed only in the requested parts ------------------------------------------------------------------
 
 
 def _member(parts: Mapping[str, str], name: str) -> Any:
@@ -194,60 +192,3 @@ def _value(text: str | None) -> Any:
         return json.loads(text) if text is not None else None
     except (ValueError, RecursionError):
         return None
-
-
-_SPACE = re.compile(r"[ \t\n\r]*")
-_MARK = re.compile(r'["{}\[\]]')
-_SCALAR = re.compile(r"[^ \t\n\r,{}\[\]\":]{1,400}")
-
-
-def _members(text: str) -> dict[str, str] | None:
-    """The members of a JSON object, each value as it is written, so that JavaScript gets back its own digits.
-
-    None where it is no object. However deep its values are nested, they are only passed over. Raises ValueError.
-    """
-    at = _past_space(text, 0)
-    if not text.startswith("{", at):
-        return None
-    found: dict[str, str] = {}
-    at = _past_space(text, at + 1)
-    while len(found) < _MOST_KEYS and not text.startswith("}", at):
-        if not text.startswith('"', at):
-            raise ValueError("a name was expected")
-        name, at = scanstring(text, at + 1, True)
-        at = _past_space(text, at)
-        if not text.startswith(":", at):
-            raise ValueError("no value")
-        begins = _past_space(text, at + 1)
-        at = _end_of(text, begins)
-        found[name] = text[begins:at]
-        at = _past_space(text, at)
-        if text.startswith(",", at):
-            at = _past_space(text, at + 1)
-        elif not text.startswith("}", at):
-            raise ValueError("no end")
-    return found
-
-
-def _past_space(text: str, at: int) -> int:
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
-
-
-def _end_of(text: str, at: int) -> int:
-    if text.startswith('"', at):
-        return int(scanstring(text, at + 1, True)[1])
-    if not text.startswith(("{", "["), at):
-        found = _SCALAR.match(text, at)
-        if found is None:
-            raise ValueError("no value")
-        return found.end()
-    depth = 0
-    while (mark := _MARK.search(text, at)) is not None:
-        if mark[0] == '"':
-            at = scanstring(text, mark.end(), True)[1]
-            continue
-        at = mark.end()
-        depth += 1 if mark[0] in "{[" else -1
-        if depth == 0:
-            return at
-    raise ValueError("no end")

@@ -1,9 +1,9 @@
-"""Dead-letter and quarantine queues of BullMQ: each waiting copy is filed under the job that it carries, once for all
-its copies.
+"""Dead-letter and quarantine queues of BullMQ: each waiting copy is filed under the job it contains, once for all its
+copies.
 
-A queue is one of these where it is configured so, or where it is recognised (`recognition.py`). They have no workers:
-their jobs wait, so they are read from their lists, oldest first, each queue from where it was read up to. The places of
-copies are recorded beside (`keys.copies`), so that all of them leave with the step that sends the job.
+A queue is one of these if configured or recognised (`recognition.py`). They have no workers, so their jobs wait: they
+are read from their lists, oldest first, each queue from its last position. The locations of copies are recorded
+(`keys.copies`), so that the step that sends the job removes all of them.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from jobs_admin.sources.bullmq.wire import REASON, Target, Wire, text
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 200  # copies of one queue in one page
-_BYTES = 8_000_000  # of copies in one page
-_MOST_QUEUES = 200  # searched for the owner of a job
+_AT_ONCE = 200  # copies of a queue per page
+_BYTES = 8_000_000  # of copies per page
+_MOST_QUEUES = 200  # searched for a job's own queue
 _MOST_STREAMS = 50  # queues whose events are searched for it
 _MINUTE_MS = 60_000
-_MOST_EVENTS = 20_000  # of a queue, searched for the name of a job
+_MOST_EVENTS = 20_000  # per queue, searched for a job's name
 _LONGEST_TIME = 16  # digits of ms
-_CHARACTERS = 512  # of a field of the hash of copies: longer ones are left out
+_CHARACTERS = 512  # maximum of a field in the hash of copies; longer ones are omitted
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """A line of `dead_letter_queues`."""
+    """An entry of `dead_letter_queues`."""
 
     name: str
-    of: str = ""  # the queue of jobs that do not name theirs
-    job_name: str = ""  # the name of jobs that do not contain theirs
+    of: str = ""  # queue of jobs that do not name theirs
+    job_name: str = ""  # name of jobs that do not contain theirs
 
 
 @dataclass(frozen=True, slots=True)
 class SentRecord:
-    """Record of sending a job, with its time (seconds since 1970 by Redis' clock)."""
+    """Record of sending a job, with its time (Unix seconds by Redis' clock)."""
 
     lineage: Lineage
-    before: tuple[int, int]  # executions that were counted until then, and stack traces
+    before: tuple[int, int]  # executions and stack traces counted before
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A dead letter, as its queue has it."""
+    """A dead letter in its queue."""
 
     id: str
-    made: str  # when it was added, by its hash: its id may be given to another one later
+    made: str  # creation time by its hash: a later copy may get the same id
     job: Carried
 
 
@@ -92,24 +92,26 @@ def parse_configured(source: str, option: object) -> dict[str, Configured]:
 
 
 def added_at(fields: Mapping[bytes, bytes]) -> str:
-    """Time when a job was added, in ms as its hash has it; "" for an impossible one."""
+    """Return the time when a job was added, in ms from its hash; "" if impossible."""
     made = fields.get(b"timestamp", b"")
     return text(made) if made.isdigit() and len(made) < _LONGEST_TIME else ""
 
 
 def unclear_id(queue: str, job_id: str, copy: str) -> str:
-    """Id under which a job without a queue is filed: in the queue of its dead letters each copy is a job of its own."""
+    """Return the id under which a job without a queue is filed: in its dead-letter queue, each copy is a separate
+    job.
+    """
     return f"{job_id}.{queue}.{copy}"
 
 
 def copy_of_unclear(queue: str, job_id: str) -> str | None:
-    """The copy in an id that `unclear_id` made; None for others."""
+    """Return the copy in an id from `unclear_id`; None for other ids."""
     head, _, copy = job_id.rpartition(f".{queue}.")
     return copy if head and copy else None
 
 
 class DeadLetterQueues:
-    """Dead-letter queues of one source. One thread at a time, as for any `PulledSource`."""
+    """Dead-letter queues of one source. For one thread at a time, like any `PulledSource`."""
 
     def __init__(
         self, wire: Wire, configured: Mapping[str, Configured] | None = None, tenant_paths: Sequence[str] = ()
@@ -118,10 +120,10 @@ class DeadLetterQueues:
         self._configured = dict(configured or {})
         self._tenant_paths = tuple(tenant_paths)
         self._recognised = Recognition(wire)
-        self._places: dict[str, str] = {}  # a copy of those in Redis, in case it takes no writes
-        self.unread: list[Unread] = []  # copies of which no report could be made (`Jobs.take_unread`)
-        self.unclear: dict[str, int] = {}  # queue -> jobs read there that name no queue, and were found in none
-        self.nameless: dict[str, int] = {}  # queue -> jobs read there whose name is unknown
+        self._places: dict[str, str] = {}  # copy of those in Redis, which may be read-only
+        self.unread: list[Unread] = []  # copies that could not be reported (`Jobs.take_unread`)
+        self.unclear: dict[str, int] = {}  # queue -> number of its jobs that name no queue and were found in none
+        self.nameless: dict[str, int] = {}  # queue -> number of its jobs without a known name
         self._note = wire.client.register_script(_NOTE)
 
     @property
@@ -133,13 +135,14 @@ class DeadLetterQueues:
         return f"{self.copies_key}:places"
 
     def is_home(self, queue: str) -> bool:
-        """Return whether the configuration names this queue as that of jobs which do not name theirs."""
+        """Return whether the configuration assigns this queue to jobs that do not name theirs."""
         return any(one.of == queue for one in self._configured.values())
 
-    # -- which queues ---------------------------------------------------------------------------------------------
+    # -- selecting queues
+    # ------------------------------------------------------------------------------------------------
 
     def select(self, queues: Collection[str]) -> list[str]:
-        """Return the queues that hold dead letters: configured so, or recognised. Some round trips for all."""
+        """Return the queues that contain dead letters, configured or recognised. Some round trips for all."""
         self._recognised.check([queue for queue in queues if queue not in self._configured])
         return sorted(self._recognised.seen & set(queues) | set(self._configured))
 
@@ -150,7 +153,7 @@ class DeadLetterQueues:
         return queue in self._configured
 
     def findings(self) -> list[Finding]:
-        """Reasons why dead letters of these queues cannot be sent."""
+        """Return findings on why dead letters of these queues cannot be sent."""
         found = self._recognised.findings()
         found += [
             Finding(
@@ -178,14 +181,14 @@ class DeadLetterQueues:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Forget all places: every queue is to be read from its beginning."""
+        """Forget all positions: every queue will be read from its start."""
         self._places.clear()
         self._wire.note(lambda: self._wire.client.delete(self._places_key))
 
     def read(self, queues: Collection[str], majors: Mapping[str, int | None], failing: dict[str, str]) -> Copies:
-        """Read what was added since: of each queue at most some hundred.
+        """Read copies added since the last call, at most some hundred per queue.
 
-        `queues`: all of the source, `majors` by queue.
+        `queues`: all of the source; `majors` by queue.
 
         Queues that cannot be read are added to `failing`, with the reason.
         """
@@ -199,7 +202,7 @@ class DeadLetterQueues:
         for name, saved in zip(names, stored, strict=True):
             if left <= 0:
                 is_more = True
-                break  # each has its turn: those before it have nothing left at some time
+                break  # each gets its turn: earlier queues will be exhausted at some point
             before = text(saved) if saved else self._places.get(name, "")
             place = Place.read(before)
             try:
@@ -207,7 +210,7 @@ class DeadLetterQueues:
                 page = self._reports(name, ids, majors.get(name), place)
             except (redis.RedisError, SourceError):
                 raise
-            except Exception as error:  # one queue: those behind it are read all the same
+            except Exception as error:  # one queue: the others are still read
                 log.error("The dead letters in %s cannot be read.", name, exc_info=error)
                 failing[name] = f"its dead letters: {type(error).__name__}: {error}"
                 continue
@@ -224,7 +227,9 @@ class DeadLetterQueues:
             self._wire.note(lambda: self._wire.client.hset(self._places_key, mapping=dict(receipt.items())))
 
     def _page(self, name: str, place: Place, most: int) -> tuple[list[str], bool]:
-        """Ids of the next copies, the oldest first, of at most `most` bytes of each list; and whether there are more."""
+        """Return the ids of the next copies, oldest first, of at most `most` bytes per list; and whether there are
+        more.
+        """
         client, key = self._wire.client, self._wire.key
         pipe = client.pipeline(transaction=False)
         pipe.hget(key(name, place.mark[0]), "timestamp")
@@ -271,7 +276,7 @@ class DeadLetterQueues:
         return self.build_reports(name, found, major)
 
     def build_reports(self, name: str, found: Sequence[Copy], major: int | None) -> list[Envelope]:
-        """Build the reports of the jobs that these copies carry, and record where the copies are."""
+        """Build the reports of the jobs contained in these copies, and record the copies' locations."""
         if not found:
             return []
         homes = self._homes(name, found)
@@ -285,7 +290,7 @@ class DeadLetterQueues:
             one = copy.job
             of_run = self._of_run(sent.get((queue or "", one.job_id)), one.fields)
             ended = bullmq_job_hash.executions(one.fields), one.fields.get(b"failedReason"), bool(one.crashes)
-            # Copies side by side report the same attempt: the first is read.
+            # Copies next to each other report the same attempt: the first is read.
             name_of_it = (queue, one.job_id, "" if queue else copy.id, *ended)
             if of_run is None or name_of_it in reported:
                 continue
@@ -306,26 +311,28 @@ class DeadLetterQueues:
                     **of_run,
                 )
                 reports.append(report)
-            except Exception as error:  # one copy of a page: those behind it are read all the same
+            except Exception as error:  # one copy of a page: the others are still read
                 raw = bullmq_job_hash.pack(bullmq_job_hash.Message(major or 6, name, copy.id, dict(one.fields)))
                 self.unread.append(Unread.from_error(name, copy.id, raw, error))
         return reports
 
     def _of_run(self, sent: SentRecord | None, fields: Mapping[bytes, bytes]) -> dict[str, Any] | None:
-        """Return the run of a copy: the one that we sent last, where the job failed after that. None: an earlier one.
+        """Return the run of a copy: the one sent by us last, if the job failed later. None: an earlier run.
 
-        That one is known, since we sent the job from what was filed of it.
+        An earlier run is known, because we sent the job from its filed report.
         """
         if sent is None:
             return {}
         ended = bullmq_job_hash.ended_at(fields)
         return {"lineage": sent.lineage, "before": sent.before} if ended and ended > sent.at - _CLOCKS_S else None
 
-    # -- whose they are -------------------------------------------------------------------------------------------
+    # -- own queues of jobs
+    # ----------------------------------------------------------------------------------------------
 
     def _homes(self, name: str, found: Sequence[Copy]) -> list[str | None]:
-        """The queue of each: its own, the configured one, or the only queue that has that very job, or had it a moment
-        ago."""
+        """Return each job's queue: the named one, the configured one, or the only queue that has or recently had
+        exactly this job.
+        """
         of = self._configured[name].of if name in self._configured else ""
         unsaid = [copy.job for copy in found if copy.job.queue is None and not of]
         owners = [queue for queue in self._wire.queues() if not self.is_one(queue)][:_MOST_QUEUES] if unsaid else []
@@ -336,7 +343,7 @@ class DeadLetterQueues:
         return homes
 
     def _owners(self, jobs: Sequence[Carried], queues: Sequence[str]) -> dict[str, str]:
-        """By id: the queue in which a job of this id was made in the same millisecond under the same name."""
+        """Return job id -> queue with a job of this id, created in the same millisecond under the same name."""
         wanted = [one for one in jobs if one.fields.get(b"timestamp") and one.fields.get(b"name")]
         if not wanted or not queues:
             return {}
@@ -354,8 +361,9 @@ class DeadLetterQueues:
         return found
 
     def _owners_by_events(self, jobs: Sequence[Carried], queues: Sequence[str]) -> dict[str, str]:
-        """By id, of jobs that their queue dropped at once: the queue in which this id failed then, with the same
-        reason."""
+        """Return job id -> queue in which this id failed at that time for the same reason, for jobs that their
+        queue dropped at once.
+        """
         ended = {one.job_id: (bullmq_job_hash.ended_at(one.fields) or 0.0) * 1000 for one in jobs}
         words = {one.job_id: text(one.fields.get(b"failedReason", b"")[:REASON]) for one in jobs}
         begin = min((at for at in ended.values() if at), default=0.0) - _MINUTE_MS
@@ -370,8 +378,9 @@ class DeadLetterQueues:
         return {job_id: min(mine) for job_id, mine in have.items() if len(mine) == 1}
 
     def _names(self, name: str, found: Sequence[tuple[str | None, Carried]]) -> list[str]:
-        """Names of jobs that do not contain theirs: from the events of their queue, else as configured; "" of all
-        others."""
+        """Return the names of jobs that do not contain theirs: from their queue's events, else as configured; "" if
+        unknown.
+        """
         configured_name = self._configured[name].job_name if name in self._configured else ""
         wanted: dict[str, set[str]] = {}
         for queue, one in found:
@@ -387,7 +396,7 @@ class DeadLetterQueues:
         return names
 
     def _added(self, queue: str, ids: set[str]) -> dict[str, str]:
-        """Names under which these jobs were added, as far as the stream of events still has them."""
+        """Return the names under which these jobs were added, if the event stream still has them."""
         found: dict[str, str] = {}
         end, examined = "+", 0
         while examined < _MOST_EVENTS and len(found) < len(ids):
@@ -402,7 +411,7 @@ class DeadLetterQueues:
         return found
 
     def _sent_records(self, jobs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], SentRecord]:
-        """Records of sending these jobs, by queue and id."""
+        """Return the records of sending these jobs, by queue and id."""
         wanted = list(dict.fromkeys(jobs))
         pipe = self._wire.client.pipeline(transaction=False)
         for queue, job_id in wanted:
@@ -412,7 +421,8 @@ class DeadLetterQueues:
         }
         return {job: sent for job, sent in found.items() if sent is not None}
 
-    # -- places of copies -----------------------------------------------------------------------------------------
+    # -- locations of copies
+    # ---------------------------------------------------------------------------------------------
 
     def _note_copies(self, name: str, copies: Sequence[tuple[str, Copy]]) -> None:
         entries: list[str] = []
@@ -424,7 +434,7 @@ class DeadLetterQueues:
             self._wire.note(lambda: self._note(keys=[self.copies_key], args=entries))
 
     def copies_of(self, jobs: Sequence[Ref]) -> dict[Ref, list[tuple[str, str, str]]]:
-        """Known copies of each job: (dead-letter queue, id there, when it was made); "" where that is unknown."""
+        """Return the known copies of each job: (dead-letter queue, id there, creation time or "" if unknown)."""
         names = [copies_field(job.queue, job.job_id) for job in jobs]
         known: Any = self._wire.client.hmget(self.copies_key, names) if jobs else []
         found: dict[Ref, list[tuple[str, str, str]]] = {}
@@ -436,10 +446,9 @@ class DeadLetterQueues:
         return found
 
     def find_targets(self, name: str, copies: Mapping[str, Ref]) -> dict[Target, Ref]:
-        """Select the copies (by their ids in this queue) of the very failure.
+        """Return the copies (by id in this queue) of exactly this failure.
 
-        Not those of a later failure of a job that was given the same id, nor another dead letter that was given the id
-        of the copy.
+        Not of a later failure of another job with the same id, nor another dead letter with the copy's id.
         """
         found: dict[Target, Ref] = {}
         for copy, fields, _ in self._wire.jobs(name, list(copies)):
@@ -447,7 +456,7 @@ class DeadLetterQueues:
             if one is None or job.at is None or job.job_id not in (one.job_id, unclear_id(name, one.job_id, copy)):
                 continue
             times = (bullmq_job_hash.ended_at(one.fields), bullmq_job_hash.made_at(one.fields))
-            # The copy was written a moment after the failure, and by a clock of its own.
+            # The copy was written a moment after the failure, by another clock.
             if one.queue in (None, job.queue) and all(at is None or at <= job.at + _MINUTE_MS / 1000 for at in times):
                 found[Target(copy, made=fields.get(b"timestamp", b""))] = job
         return found
@@ -459,23 +468,23 @@ class DeadLetterQueues:
         places = [(job, *place) for job, copies in found.items() for place in copies]
         for _, name, copy, made in places:
             key = self._wire.base(name) + copy
-            # Another one may have been given its id.
+            # Another copy may have its id.
             pipe.hget(key, "timestamp") if made else pipe.exists(key)
         answers = zip(places, self._wire.answers(pipe), strict=True)
         standing = {job for (job, _, _, made), answer in answers if answer == (made.encode() if made else 1)}
         return {job: job in standing for job in found}
 
     def forget(self, jobs: Iterable[Ref]) -> None:
-        """Forget the copies of these jobs: they are gone."""
+        """Forget the copies of these jobs, which are gone."""
         fields = [copies_field(job.queue, job.job_id) for job in jobs]
         if fields:
             self._wire.note(lambda: self._wire.client.hdel(self.copies_key, *fields))
 
 
-_CLOCKS_S = 1.0  # by which the clocks of Redis and of who wrote a copy may differ
+_CLOCKS_S = 1.0  # tolerance between the clocks of Redis and of the copy's writer
 
-# Copies of jobs, each once, some hundred of one at most: the step that sends it takes them all out. KEYS[1] the hash of copies; ARGV: job,
-# copy, job, copy …
+# Adds locations of copies, each once, at most some hundred per job: the step that sends the job removes them all.
+# KEYS[1]: the hash of copies. ARGV: job, copy, job, copy …
 _NOTE = """
 for i = 1, #ARGV, 2 do
   local known = redis.call('HGET', KEYS[1], ARGV[i])
@@ -489,7 +498,7 @@ end
 
 
 def copies_field(queue: str, job_id: str) -> str:
-    """Field of a job in the hash of copies. No queue's name has a colon."""
+    """Return a job's field in the hash of copies. Queue names contain no colon."""
     return f"{queue}:{job_id}"
 
 
@@ -499,7 +508,7 @@ def _parse_copies(noted: bytes) -> list[tuple[str, str, str]]:
         try:
             name, copy, *made = json.loads(line)
             place = str(name), str(copy), str(made[0]) if made else ""
-            "".join(place).encode()  # a lone surrogate, which is in no name of Redis
+            "".join(place).encode()  # raises for a lone surrogate, which no name in Redis has
             found.append(place)
         except (ValueError, TypeError, RecursionError):
             continue
@@ -507,7 +516,7 @@ def _parse_copies(noted: bytes) -> list[tuple[str, str, str]]:
 
 
 def _parse_sent(record: bytes) -> SentRecord | None:
-    """Parse the record that `send.lua` wrote."""
+    """Parse the record written by `send.lua`."""
     try:
         value = json.loads(record)
         lineage = Lineage.from_header(value["lineage"])

@@ -1,10 +1,12 @@
--- What one queue's stream of events tells that matters here, of a stretch of it: failures, retries that wait, removals, jobs that somebody
--- brought back, and the good ends of those that we sent. Of a busy queue nearly all events are none of these.
--- KEYS[1] events, KEYS[2] base of the queue's keys; ARGV[1] where to begin (XRANGE), ARGV[2] the most entries to look at,
--- ARGV[3] what stands before a job's id in the key of what we sent, ARGV[4] '1': all events are told that name a job of ARGV[5..], and no other
--- It ends before so many where what was read is large: a failure's reason may be of any size, and nothing else is served meanwhile.
--- Answers the last entry looked at ('' where there was none), 1 where more may follow (else 0), for each told: entry, event, job id, more
--- (of a reason its beginning); and of the jobs that ran well: a minute (since 1970), how many, the next minute …
+-- Read the relevant events of a section of one queue's stream: failures, waiting retries, removals, jobs retried by
+-- someone, and successes of jobs sent by us. In a busy queue, nearly all events are others.
+-- KEYS[1] events, KEYS[2] base of the queue's keys; ARGV[1] start (as for XRANGE), ARGV[2] maximum of entries to check,
+-- ARGV[3] text before a job's id in the key of our record, ARGV[4] '1': return all events of the jobs ARGV[5..], and no
+-- others
+-- Stops earlier after large entries: a failure's reason may have any size, and no other client is served meanwhile.
+-- Returns the last entry checked ('' if there was none), 1 if more may follow (else 0); for each relevant event: entry,
+-- event, job id, more (the start of a reason); and for jobs that succeeded: a minute (since 1970), their number, the
+-- next minute …
 local AT_ONCE, BYTES, REASON = 5, 2000000, 20000
 local told, last = {}, ''
 local ran, minutes = {}, {}
@@ -56,7 +58,7 @@ end
 
 local begin, left, more, size = ARGV[1], tonumber(ARGV[2]), true, BYTES
 while more and left > 0 and read < BYTES do
-  -- The first, and what follows large ones, each by itself.
+  -- The first entry, and those after large ones, are read one at a time.
   local count, before = math.min(left, size > BYTES / 20 and 1 or AT_ONCE), read
   local page = redis.call('XRANGE', KEYS[1], begin, '+', 'COUNT', count)
   for _, entry in ipairs(page) do

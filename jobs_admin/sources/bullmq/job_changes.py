@@ -1,4 +1,4 @@
-"""Changes of jobs that were dead, waited or were sent: by where they are now, or by the events that are left of them."""
+"""Changes of jobs that were dead, waiting or sent: by their current place, or by their remaining events."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from jobs_admin.sources.base import JobChanges, Ref
 from jobs_admin.sources.bullmq.jobs import Jobs, ReadEvents, moment
 from jobs_admin.sources.bullmq.wire import JobEvent, Wire
 
-_BYTES = 16_000_000  # of jobs in one answer
-_SAME_MOMENT_S = 0.002  # a time that was rounded on its way
+_BYTES = 16_000_000  # of jobs per answer
+_SAME_MOMENT_S = 0.002  # tolerance for rounded times
 _CLOCKS_DIFFER_S = 5.0
-_KNOWN = 50_000  # jobs whose read events are remembered
-_KNOWN_OF_ONE = 20  # events
+_KNOWN = 50_000  # jobs whose events are cached
+_KNOWN_OF_ONE = 20  # events per job
 _DEAD = frozenset({"dead", "quarantined"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Location:
-    """Place of a job: `failed`, `delayed`, `completed`, `waiting` (or runs), or "" where it is not there at all."""
+    """Place of a job: `failed`, `delayed`, `completed`, `waiting` (or running), or "" if it does not exist."""
 
     state: str
     score: float = 0.0
-    made_at: float = 0.0  # seconds since 1970
+    made_at: float = 0.0  # Unix seconds
 
 
 def find_changes(wire: Wire, jobs: Jobs, requested: Sequence[Ref]) -> JobChanges:
@@ -51,7 +51,7 @@ def _check_queue(
         if not job.state:
             absent.append(ref)
         elif ref.state != "replaying" and _is_another(job, ref):
-            continue  # this queue's data was lost, and it counts from the beginning again
+            continue  # the queue's data was lost, and its ids start again
         elif job.state == "failed" and _is_news(moment(job.score), ref):
             to_report[ref.job_id] = ()
         elif job.state == "delayed":
@@ -75,10 +75,10 @@ def _check_queue(
 
 
 def _is_another(job: _Location, ref: Ref) -> bool:
-    """Return whether this job was made after the known one failed.
+    """Return whether this job was created after the known one failed.
 
-    One made at the very same moment is the known one: the desk's clock, by which a failure is never later than its
-    arrival, may be behind its maker's.
+    One created at exactly the same time is the known one: the desk's clock limits failure times to their arrival, and
+    may be behind the producer's.
     """
     if ref.made_at is not None and abs(job.made_at - ref.made_at) <= _SAME_MOMENT_S:
         return False
@@ -94,20 +94,20 @@ def _check_absent(
     to_report: dict[str, Sequence[JobEvent]],
     changes: JobChanges,
 ) -> None:
-    """Find the changes of absent jobs: only events prove any. What was trimmed, flushed or lost has none."""
+    """Find the changes of absent jobs, which only events prove. Trimmed, flushed or lost data has none."""
     if since is None:
         return
     events = _read_events(wire, jobs, queue, [ref.job_id for ref in absent], since)
     copies = jobs.dead.still_present(absent)
     for ref in absent:
         if copies.get(ref) and ref.state in _DEAD:
-            continue  # it is in a dead-letter queue, whoever took it out of its own
+            continue  # it is in a dead-letter queue, whoever removed it from its own
         later = _events_since(events.get(ref.job_id, ()), ref, since)
         if not later and (act := jobs.acts.get((queue, ref.job_id))):
             later = _events_since([act], ref, since)
         if ref.was_removed:
-            later = [one for one in later if one.event != "removed"]  # it was taken out here, after a discard
-        ends = [one for one in later if one.event != "retries-exhausted"]  # which only adds to a failure
+            later = [one for one in later if one.event != "removed"]  # removed by Redrive after a discard
+        ends = [one for one in later if one.event != "retries-exhausted"]  # which only follows a failure
         last = ends[-1].event if ends else ""
         if last == "removed":
             changes.gone[ref] = "removed in BullMQ, outside Redrive"
@@ -122,7 +122,7 @@ def _check_absent(
 def _read_events(
     wire: Wire, jobs: Jobs, queue: str, ids: Sequence[str], since: int
 ) -> Mapping[str, Sequence[JobEvent]]:
-    """Events of these jobs since then. For jobs that were checked before, only later ones are read."""
+    """Return the events of these jobs since then. For jobs checked before, only later ones are read."""
     begins: dict[str, list[str]] = defaultdict(list)
     for job_id in ids:
         known = jobs.read_events.get((queue, job_id))
@@ -141,13 +141,15 @@ def _read_events(
 
 
 def _events_since(events: Sequence[JobEvent], ref: Ref, since: int) -> list[JobEvent]:
-    """Events after the known end of the job, and after which nothing was lost."""
+    """Return the events after the known end of the job, and after the last loss of data."""
     after = max(since, (ref.at or 0) * 1000 + 1)
     return [one for one in events if one.ms > after]
 
 
 def _is_known(last: JobEvent, ref: Ref) -> bool:
-    """Return whether this failure is the known one: that has the time of its worker, the event that of the server."""
+    """Return whether this failure is the known one, whose time is by its worker's clock, the event's by the
+    server's.
+    """
     return ref.state in _DEAD and ref.at is not None and abs(last.ms / 1000 - ref.at) < _CLOCKS_DIFFER_S
 
 
@@ -156,12 +158,12 @@ def _is_news(at: float | None, ref: Ref) -> bool:
 
 
 def _retrying_ids(refs: Sequence[Ref]) -> frozenset[str]:
-    """Ids of jobs whose success is reported although we did not send them: they waited for a retry."""
+    """Return the ids of jobs whose success is reported although we did not send them: they waited for a retry."""
     return frozenset(ref.job_id for ref in refs if ref.state == "retrying")
 
 
 def _locate(wire: Wire, queue: str, ids: Sequence[str]) -> Mapping[str, _Location]:
-    """Places of the jobs that can be found."""
+    """Return the places of the jobs that can be found."""
     states = ("failed", "delayed", "completed")
     pipe = wire.client.pipeline(transaction=False)
     for job_id in ids:
@@ -177,7 +179,7 @@ def _locate(wire: Wire, queue: str, ids: Sequence[str]) -> Mapping[str, _Locatio
         made, is_there = next(answers), next(answers)
         made_at = int(made) / 1000 if isinstance(made, bytes) and made.isdigit() and len(made) < 16 else 0.0
         if any(isinstance(score, Exception) for score in scored.values()):
-            continue  # a set that is none: the job's place is unknown
+            continue  # a key of another type: the job's place is unknown
         if not is_there:
             found[job_id] = _Location("")
         else:

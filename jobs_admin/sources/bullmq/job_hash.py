@@ -1,9 +1,8 @@
-"""A job of BullMQ by its hash: the report that is filed, and the message from which it can be sent again.
+"""BullMQ jobs by their hash: the report to file, and the message to send again.
 
-Fields of a job's hash as measured with BullMQ 4.18, 5.81 and 6.7: `atm` (before 5 `attemptsMade`) executions that
-ended, `stc` how often it stalled, `defa` and `failedReason` why it failed, `stacktrace` one text for each execution
-that threw, the latest last. Any of them may hold anything: nothing here raises for the content of a job, but
-SourceRefused.
+Fields of a job's hash, measured with BullMQ 4.18, 5.81 and 6.7: `atm` (before 5 `attemptsMade`), executions that ended;
+`stc`, number of stalls; `defa` and `failedReason`, the reason of the failure; `stacktrace`, one text per execution that
+threw, latest last. Any field may contain anything: nothing here raises for a job's content except SourceRefused.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from jobs_admin.core.redaction import named_values, without_values
 from jobs_admin.core.traces import error_of, stack_of
 from jobs_admin.sources.base import SourceRefused
 
-# Notes of the Node agent in a BullMQ worker (`clients/node`) about an attempt: beside the job, in the job's own hash.
-# The agent decides before BullMQ moves the job, so every reader of the job has the note too. It names its execution
-# by the moment at which that began, as BullMQ wrote it: a note of an earlier one does not apply.
+# Notes of the Node agent (`clients/node`) about an attempt, in the job's own hash. The agent decides before BullMQ
+# moves the job, so every reader of the job also has the note. It identifies its execution by the start time that BullMQ
+# wrote: a note of an earlier execution does not apply.
 
 NOTE = b"redriveNote"
-_MOST_BYTES = 100_000  # a hundred crashes take some 30,000
+_MOST_BYTES = 100_000  # a hundred crashes take about 30,000
 
 
 def add_note(report: Envelope, fields: Mapping[bytes, bytes]) -> Envelope:
     """Return the report with the worker's note.
 
-    Anyone may write into a hash: what is no note is ignored, and nothing is raised.
+    Anyone may write into a hash: anything but a valid note is ignored, and nothing raises.
     """
     note = _note(fields)
     if note is None:
@@ -51,7 +50,7 @@ def add_note(report: Envelope, fields: Mapping[bytes, bytes]) -> Envelope:
     extended = replace(extended, reason=_text(note, "reason", 300), escalate=note.get("escalate") is True)
     crashes = note.get("crashes")
     if isinstance(crashes, list) and crashes and all(isinstance(one, dict) for one in crashes):
-        # Its text is an exit code or a signal's; secrets in it are hidden as anywhere.
+        # Its text is an exit code or a signal; secrets are redacted as everywhere.
         shown = [one | {"said": shown_message(str(one.get("said", ""))[:200]).text} for one in crashes[:100]]
         return replace(extended, kind="worker_lost", crashes=json.dumps(shown))
     return extended
@@ -81,12 +80,13 @@ def _text(note: dict[str, Any], name: str, most: int) -> str:
 
 Fields = Mapping[bytes, bytes]
 
-# All that a job needs to run again. What an execution leaves (`failedReason`, `finishedOn`, `stacktrace` …) is not among them.
+# Everything a job needs to run again. Results of an execution (`failedReason`, `finishedOn`, `stacktrace` …) are not
+# included.
 STORED_FIELDS = (
     *(b"name", b"data", b"opts", b"timestamp", b"delay", b"priority"),
     *(b"parentKey", b"parent", b"rjk", b"deid", b"nrjid", b"pb", b"tm", b"omc"),
 )
-# Read from a failed job, beside those.
+# Also read from a failed job.
 REPORTED_FIELDS = (
     *(b"failedReason", b"defa", b"stacktrace", b"finishedOn", b"processedOn"),
     *(b"attemptsMade", b"atm", b"ats", b"stc", b"redrive", NOTE),
@@ -100,15 +100,15 @@ _UNRECOVERABLE = "UnrecoverableError"
 _UNKNOWN_TYPE = "Error"
 
 RAW_BYTES = 16 * 1024**2
-RAW_HEAD = 64 * 1024  # of a job that is larger: enough to recognise it; a replay is refused
-_READ_BYTES = 4 * 1024**2  # of longer data the beginning is shown, as text
+RAW_HEAD = 64 * 1024  # of a larger job: enough to recognise it; replays are refused
+_READ_BYTES = 4 * 1024**2  # of longer data, only the start is shown, as text
 _TEXT_SHOWN = 16_000
 _HEAD_BYTES = 1024**2
 _MOST_STACKS = 1_000
-_REMEMBERED = 16_000  # characters of an error, of the last 256
+_REMEMBERED = 16_000  # characters of an error; 256 errors are cached
 _MOST_INT = 2**31 - 1
 
-# `opts` in a hash -> the words of BullMQ's documentation (`optsDecodeMap` of 5.81 and 6.7; `tm` and `omc` belong to telemetry).
+# `opts` in a hash -> names in BullMQ's documentation (`optsDecodeMap` of 5.81 and 6.7; `tm` and `omc` are telemetry).
 _IN_WORDS = {
     "de": "deduplication",
     "fpof": "failParentOnFailure",
@@ -120,25 +120,26 @@ _IN_WORDS = {
 _IN_SHORT = {word: short for short, word in _IN_WORDS.items()}
 
 
-# -- what is stored ----------------------------------------------------------------------------------------------
+# -- stored messages -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The stored part of a job: enough to put it back as it was."""
+    """Stored part of a job, enough to restore it."""
 
-    major: int  # of the BullMQ that it was read from
+    major: int  # of the BullMQ it was read from
     queue: str
     job_id: str
     fields: dict[bytes, bytes]
-    # Where it was read from a copy: the dead-letter queue, the job there, and when that was made ("": unknown), by its hash.
+    # If read from a copy: the dead-letter queue, the id there, and the creation time by its hash ("": unknown).
     copy: tuple[str, str, str] | None = None
     more: dict[str, Any] = field(default_factory=dict)
 
 
 def pack(message: Message) -> bytes:
-    """Encode a message byte-true: a line that lists the fields, then each field as it was, so that 16 MB of data stay
-    16 MB."""
+    """Encode a message: a line that lists the fields, then each field's original bytes, so that 16 MB of data stay
+    16 MB.
+    """
     head_fields = {
         "bullmq": message.major,
         "queue": message.queue,
@@ -152,7 +153,7 @@ def pack(message: Message) -> bytes:
 
 
 def unpack(raw: bytes) -> Message:
-    """Decode a message. Raises SourceRefused for another form, and for a part of one."""
+    """Decode a message. Raises SourceRefused for another form, and for a truncated one."""
     end = raw.find(b"\n", 0, _HEAD_BYTES)
     try:
         head_fields = json.loads(raw[: max(0, end)])
@@ -185,7 +186,10 @@ def _bytes(text: str) -> bytes:
 
 
 def arguments(raw: bytes) -> tuple[list[Any], dict[str, Any]]:
-    """A job's one value: by its names where it is an object, else as the only argument. Raises SourceRefused."""
+    """Return a job's data as arguments: an object as keyword arguments, else as the only argument.
+
+    Raises SourceRefused.
+    """
     return _as_arguments(_parsed(unpack(raw).fields.get(b"data", b"")))
 
 
@@ -201,7 +205,7 @@ def _as_arguments(data: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def encode_edited(args: list[Any] | None, kwargs: dict[str, Any] | None) -> bytes | None:
-    """The job's data with these arguments, in JavaScript's own form; None where nothing was edited.
+    """Return the job's data with these arguments, in JavaScript's JSON form; None without an edit.
 
     Raises SourceRefused.
     """
@@ -217,7 +221,7 @@ def encode_edited(args: list[Any] | None, kwargs: dict[str, Any] | None) -> byte
 def _compact(value: Any) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which JavaScript too writes as an escape
+    except UnicodeEncodeError:  # a lone surrogate, which JavaScript also escapes
         return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -243,13 +247,13 @@ def build_report(
     flow: Mapping[str, Any] | None = None,
     tenant_paths: Sequence[str] = (),
 ) -> Envelope:
-    """Report of one attempt of the job with this hash. `kind`: `exception` of one that failed for good, `retry` of one that waits
-    (with `due_at`, seconds since 1970), `success` of one that succeeded.
+    """Build the report of one attempt of the job with this hash.
 
-    `before`: executions that were counted, and stack traces, when it was sent by us: they do not count in this run.
-    `at`: when the attempt ended, where the hash does not contain it (seconds since 1970). `size`: bytes of its data, where
-    that was too large to be read. `crashes`: JSON, where it ended its workers and waits in quarantine. `copy`, `more`: of
-    the message. `flow`: what is known of its children, for display.
+    `kind`: `exception` for a final failure, `retry` for a waiting one (with `due_at`, Unix seconds), `success`.
+
+    `before`: executions and stack traces counted when we sent it, which do not belong to this run. `at`: end of the
+    attempt, if not in the hash (Unix seconds). `size`: bytes of data too large to be read. `crashes`: JSON, if it is in
+    quarantine because it crashed its workers. `copy`, `more`: of the message. `flow`: its known children, for display.
     """
     # In one function: each branch is the default of one field.
     succeeded = kind == "success"
@@ -313,8 +317,9 @@ def build_dropped_report(
     attempt: int = 1,
     lineage: Lineage | None = None,
 ) -> Envelope:
-    """Report of a job that BullMQ dropped at once, from its queue's events: that it failed, and how to have the next
-    one stored."""
+    """Build the report of a job that BullMQ dropped at once, from its queue's events: that it failed, and how to
+    store the next one.
+    """
     message = shown_message(reason)
     return Envelope(
         source=source,
@@ -333,22 +338,22 @@ def build_dropped_report(
 
 
 def executions(fields: Fields, before: tuple[int, int] = (0, 0)) -> int:
-    """Number of executions that ended since `before` (counted, stack traces), over all that was done to the job.
+    """Return the number of executions that ended since `before` (counted, stack traces), regardless of resets.
 
-    Bringing a job back may reset `atm`; its stack traces stay. And `stackTraceLimit` may keep few of these. So neither
-    alone is the count.
+    Retrying a job in BullMQ may reset `atm` but keeps its stack traces, and `stackTraceLimit` may keep few of these. So
+    neither alone is the count.
     """
     counted = _at_most(fields.get(b"atm")) or _at_most(fields.get(b"attemptsMade")) or 0
     return max(counted - before[0], len(stacks_of(fields)) - before[1])
 
 
 def ended_at(fields: Fields) -> float | None:
-    """Time when its last attempt ended, by the clock of its worker: seconds since 1970. None where unknown."""
+    """Return the end of its last attempt, by its worker's clock, in Unix seconds. None: unknown."""
     return _seconds(fields.get(b"finishedOn"))
 
 
 def made_at(fields: Fields) -> float | None:
-    """Time when it was added: seconds since 1970. None where unknown."""
+    """Return the time when it was added, in Unix seconds. None: unknown."""
     return _seconds(fields.get(b"timestamp"))
 
 
@@ -358,18 +363,18 @@ def stacks_of(fields: Fields) -> list[str]:
 
 
 def options_of(fields: Fields) -> dict[str, Any]:
-    """Options of a job in the words of BullMQ's documentation; none where they are no JSON object."""
+    """Return a job's options with BullMQ's documented names; {} if they are not a JSON object."""
     options = _json(fields.get(b"opts") or b"{}")
     return {_IN_WORDS.get(n, str(n)): value for n, value in options.items()} if isinstance(options, dict) else {}
 
 
 def in_short(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options in the short form of a hash. What is in short already stays."""
+    """Return options with the short names of a hash. Short names stay."""
     return {_IN_SHORT.get(name, name): value for name, value in options.items()}
 
 
 def parent_of(fields: Fields) -> dict[str, str] | None:
-    """Queue and id of the job that waits for this one (a flow); None where none does."""
+    """Return queue and id of the parent job that waits for this one (a flow); None without one."""
     parent = _json(fields.get(b"parent") or b"null")
     if isinstance(parent, dict) and isinstance(parent.get("id"), str) and isinstance(parent.get("queueKey"), str):
         key, job_id = parent["queueKey"], parent["id"]
@@ -379,7 +384,7 @@ def parent_of(fields: Fields) -> dict[str, str] | None:
 
 
 def headers_of(fields: Fields) -> dict[str, Any]:
-    """Facts about a job beside its data, in words."""
+    """Return a job's facts other than its data, with long names."""
     shown: dict[str, Any] = {"opts": options_of(fields)}
     for name, word in (
         (b"atm", "attemptsMade"),
@@ -400,9 +405,9 @@ def headers_of(fields: Fields) -> dict[str, Any]:
 
 
 def _error_shown(reason: str, trace: str) -> tuple[str, Shown, Shown]:
-    """Class, message and stack for display.
+    """Return class, message and stack for display.
 
-    Of 45,000 jobs that die of one outage all have the same, and it takes longer than all the rest.
+    Cached, because all 45,000 jobs that die in one outage have the same, and it takes longer than everything else.
     """
     if len(reason) + len(trace) <= _REMEMBERED:
         return _remembered_error(reason, trace)
@@ -416,9 +421,9 @@ def _remembered_error(reason: str, trace: str) -> tuple[str, Shown, Shown]:
 
 
 def _error(reason: str, trace: str) -> tuple[str, str]:
-    """Class and message.
+    """Return class and message.
 
-    The stack trace begins with both, `Class: message`; the reason is most often the message alone.
+    The stack trace starts with both, `Class: message`; the reason is usually only the message.
     """
     read = stack_of(trace)
     kind, message = (read.error, read.message) if read else error_of(trace)
@@ -437,7 +442,10 @@ def _why(error_type: str, attempt: int, most: int) -> str:
 
 
 def _shown_data(data: bytes | None, size: int | None) -> tuple[Shown, Shown, Any]:
-    """Arguments by place and by name, and the value itself. What is no JSON, or too long to be read, is shown as text."""
+    """Return positional and keyword arguments for display, and the value itself.
+
+    Data that is not JSON, or too long, is shown as text.
+    """
     if data is None and size is None:
         return Shown("", 0), Shown("", 0), None
     if data is None or len(data) > _READ_BYTES:
@@ -464,7 +472,7 @@ def _safely(value: object) -> Shown:
 
 
 def _find_tenant(value: Any, paths: Sequence[str]) -> str:
-    """Tenant of a job, by the first of the paths (`kwargs.customer_id`) that is there; "" where none is."""
+    """Return a job's tenant by the first path (`kwargs.customer_id`) found; "" if there is none."""
     args, kwargs = _as_arguments(value)
     for path in paths:
         found = value_at(path, args, kwargs)
@@ -474,7 +482,7 @@ def _find_tenant(value: Any, paths: Sequence[str]) -> str:
     return ""
 
 
-# -- hostile values ----------------------------------------------------------------------------------------------
+# -- untrusted values ------------------------------------------------------------------------------------------------
 
 
 def text_of(value: bytes) -> str:
@@ -482,7 +490,7 @@ def text_of(value: bytes) -> str:
 
 
 def _json(value: bytes) -> Any:
-    """None where it is no JSON, or more of it than is read."""
+    """Return a JSON value; None if it is not JSON or too long."""
     if len(value) > _READ_BYTES:
         return None
     try:
@@ -492,7 +500,7 @@ def _json(value: bytes) -> Any:
 
 
 def _number(value: object) -> float | None:
-    """None for what is no number, or none that can be right."""
+    """Return a number; None if it is not one or impossible."""
     if not isinstance(value, int | float | bytes) or (isinstance(value, bytes) and len(value) > 40):
         return None
     try:
@@ -503,7 +511,7 @@ def _number(value: object) -> float | None:
 
 
 def _at_most(value: object) -> int | None:
-    """Return a natural number, 0 for a negative one; one beyond what a column holds is cut to its maximum."""
+    """Return a natural number: 0 for negative ones, and at most a column's maximum."""
     found = _number(value)
     return None if found is None else min(max(0, int(found)), _MOST_INT)
 

@@ -1,4 +1,4 @@
-"""Reports of jobs by their ids: from a job's hash, the set or list that has it, and our own records."""
+"""Reports of jobs by id: from a job's hash, the set or list that contains it, and our own records."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from jobs_admin.sources.bullmq.carried import find_carried
 from jobs_admin.sources.bullmq.dead_letters import Copy, DeadLetterQueues, added_at
 from jobs_admin.sources.bullmq.wire import JobEvent, Wire, text
 
-_ACTS = {"removed": "it was removed", "waiting": "it was brought back"}  # events of what a person does
+_ACTS = {"removed": "it was removed", "waiting": "it was brought back"}  # events of operators' actions
 _KNOWN_ACTS = 100_000
 _RECORDED_S = 7 * 86400
 _SAVED_AT_ONCE = 100
-_LAST_MS = 8.64e15  # the last moment that a Date of JavaScript can be
+_LAST_MS = 8.64e15  # maximum time of a JavaScript Date
 _KNOWN_SAVED = 20_000
-SAVED_BYTES = 8_000_000  # of one answer
+SAVED_BYTES = 8_000_000  # per answer
 
 
 @dataclass(frozen=True, slots=True)
 class ReadEvents:
-    """Events of a job that were read since a moment (ms), and the place of the next ones."""
+    """Events of a job read since a time (ms), and the position of the next ones."""
 
     since: int
     begin: str
@@ -46,18 +46,18 @@ class Jobs:
         self._wire = wire
         self.dead = dead
         self._tenant_paths = tuple(tenant_paths)
-        self.acts: OrderedDict[tuple[str, str], JobEvent] = OrderedDict()  # acts of people on a job, from events
+        self.acts: OrderedDict[tuple[str, str], JobEvent] = OrderedDict()  # operators' actions on jobs, from events
         self.read_events: OrderedDict[tuple[str, str], ReadEvents] = OrderedDict()  # of absent jobs (`job_changes.py`)
-        self.unread: list[Unread] = []  # jobs of which no report could be made, until they are handed on
-        self._saved_from = 0  # how many saved jobs are passed over
+        self.unread: list[Unread] = []  # jobs that could not be reported, until they are passed on
+        self._saved_from = 0  # number of saved jobs to skip
         self._saved: OrderedDict[tuple[str, str], None] = (
             OrderedDict()
-        )  # jobs that are reported from their hashes, not by events
+        )  # jobs reported from their hashes, not by events
 
     # Loss of data
 
     def is_complete(self, after: str) -> bool:
-        """Return whether all that was read up to the place `after` may still be there; if not, that is recorded."""
+        """Return whether everything read up to the cursor `after` may still exist; if not, record the loss."""
         mark = keys.whole_since(self._wire.source, self._wire.store_prefix)
         if not after:
             self._wire.note(lambda: self._wire.client.set(mark, "0", nx=True))
@@ -66,19 +66,19 @@ class Jobs:
             return True
         self._wire.note(lambda: self._wire.client.set(mark, str(self._wire.now_ms()), nx=True))
         if not self._wire.client.exists(mark):
-            return True  # a read-only user has no mark: nothing is ever known to be gone, and nothing read twice
+            return True  # a read-only user has no mark: nothing counts as gone, and nothing is read twice
         self.acts.clear()
         return False
 
     def complete_since(self) -> int | None:
-        """Time (ms) since which nothing was lost; 0: nothing ever was. None: just now something was."""
+        """Return the time (ms) since which no data was lost; 0: none ever was. None: a loss was just found."""
         mark = self._wire.client.get(keys.whole_since(self._wire.source, self._wire.store_prefix))
         return untrusted.integer(mark)
 
     # Reports
 
     def remember_acts(self, queue: str, events: Sequence[JobEvent]) -> None:
-        """Remember what people did."""
+        """Remember operators' actions."""
         for one in events:
             if one.event in _ACTS:
                 self.acts[queue, one.job_id] = one
@@ -87,7 +87,7 @@ class Jobs:
             self.acts.popitem(last=False)
 
     def page(self, queue: str, state: str, start: int, count: int) -> list[tuple[str, float]]:
-        """Ids and scores of jobs in a list (0) or sorted set, in its order; none where it is neither."""
+        """Return ids and scores of jobs in a list (0) or sorted set, in order; [] for a key of another type."""
         key = self._wire.key(queue, state)
         pipe = self._wire.client.pipeline(transaction=False)
         if state in {"wait", "paused"}:
@@ -102,8 +102,8 @@ class Jobs:
     def reports(
         self, queue: str, jobs: Mapping[str, Sequence[JobEvent]], completed: Container[str] = frozenset()
     ) -> Iterator[Envelope]:
-        """Reports of jobs that are dead, wait for a retry, or were sent by us and succeeded: by their hashes, else by
-        their events.
+        """Yield reports of jobs that are dead, wait for a retry, or succeeded after we sent them: from their hashes,
+        else their events.
 
         `completed`: ids of jobs whose success is reported although we did not send them.
         """
@@ -113,7 +113,7 @@ class Jobs:
     def each(
         self, queue: str, jobs: Mapping[str, Sequence[JobEvent]], completed: Container[str] = frozenset()
     ) -> Iterator[tuple[str, list[Envelope]]]:
-        """Reports job by job, by the requested ids: the caller may stop before all are read."""
+        """Yield reports job by job, by requested id: the caller may stop before all are read."""
         version = self._wire.versions().get(queue)
         major = (version.major if version else None) or 0
         there = list(jobs)
@@ -134,14 +134,14 @@ class Jobs:
                 )
             except (redis.RedisError, SourceError):
                 raise
-            except Exception as error:  # one job of a page: those behind it are read all the same
+            except Exception as error:  # one job of a page: the others are still read
                 raw = bullmq_job_hash.pack(bullmq_job_hash.Message(major, queue, job_id, fields))
                 self.unread.append(Unread.from_error(queue, job_id, raw, error))
                 reports = []
             yield job_id, reports
 
     def take_unread(self) -> list[Unread]:
-        """Return the jobs of which no report could be made since the call before."""
+        """Return the jobs that could not be reported since the previous call."""
         taken = [*self.unread, *self.dead.unread]
         self.unread, self.dead.unread = [], []
         return taken
@@ -158,7 +158,7 @@ class Jobs:
         events: Sequence[JobEvent],
         is_success_reported: bool,
     ) -> list[Envelope]:
-        """Reports of one job. `place`: the set in which it is, and its score there."""
+        """Return the reports of one job. `place`: the set that contains it, and its score there."""
         lineage, before = sent_with(fields.get(b"redrive"))
         state, score = place
         details: dict[str, Any] = {
@@ -169,7 +169,7 @@ class Jobs:
             "flow": children,
         }
         if fields and self.dead.is_configured(queue) and (one := find_carried(fields.get(b"data", b""))) is not None:
-            if state == "failed":  # its worker failed too: it is dead as the job that it carries
+            if state == "failed":  # its worker failed too: report the contained job as dead
                 return self.dead.build_reports(queue, [Copy(job_id, added_at(fields), one)], major)
         elif state == "failed" and fields:
             return [self._report(queue, job_id, fields, major, at=moment(score), **details)]
@@ -186,10 +186,10 @@ class Jobs:
         return []
 
     def saved_reports(self) -> tuple[list[tuple[tuple[str, str], Envelope]], bool]:
-        """Reports of jobs that BullMQ has forgotten, or will (`removeOnFail`), and that a worker with the Node agent
-        saved.
+        """Return reports of jobs that BullMQ removed, or will remove (`removeOnFail`), and that a worker with the Node
+        agent saved.
 
-        (queue, id) and report, of some megabytes together; and whether there are more.
+        ((queue, id), report) pairs of some megabytes in total; and whether there are more.
         """
         client, place = self._wire.client, keys.bullmq_kept(self._wire.source, self._wire.store_prefix)
         waiting, has_more = saved_waiting(client, place, self._saved_from, _SAVED_AT_ONCE)
@@ -205,7 +205,7 @@ class Jobs:
         there = zip(waiting, answers[::2], answers[1::2], strict=True)
         # The others have not failed yet.
         ended = {job: failed_at for job, is_there, failed_at in there if is_there != 1 or isinstance(failed_at, float)}
-        if not ended:  # those that did not fail after all block no others
+        if not ended:  # those that did not fail must not block others
             self._saved_from = self._saved_from + _SAVED_AT_ONCE if has_more else 0
             return [], False
         some = list(ended)[: saved_fitting(client, place, list(ended), SAVED_BYTES)]
@@ -216,7 +216,7 @@ class Jobs:
             version = versions.get(job[0])
             lineage, before = sent_with(fields.get(b"redrive"))
             details: dict[str, Any] = {"lineage": lineage, "before": before, "tenant_paths": self._tenant_paths}
-            if isinstance(failed_at, float):  # it was saved before it ended
+            if isinstance(failed_at, float):  # saved before it ended
                 details["at"] = moment(failed_at)
             found.append((job, self._report(*job, fields, (version.major if version else None) or 0, **details)))
         return found, len(some) < len(ended)
@@ -231,8 +231,9 @@ class Jobs:
     def _by_events(
         self, queue: str, job_id: str, events: Sequence[JobEvent], is_success_reported: bool
     ) -> Iterator[Envelope]:
-        """Report of a job of which nothing is left: it failed or succeeded, and was removed in the same step
-        (`removeOnFail: true`)."""
+        """Yield the report of a job without any data: it failed or succeeded, and was removed in the same step
+        (`removeOnFail: true`).
+        """
         ends = [one for one in events if one.event in {"failed", "completed"}]
         if not ends:
             return
@@ -261,12 +262,12 @@ class Jobs:
             )
 
     def _reported_attempts(self, queue: str, job_id: str, lineage: Lineage | None) -> int:
-        """Number of reported attempts of this run: one that ends it comes after them."""
+        """Return the number of reported attempts of this run; the attempt that ends it comes after them."""
         count = self._wire.client.get(self._attempts(queue, job_id, lineage))
         return int(count) if count is not None and count.isdigit() and len(count) < 6 else 0
 
     def _note_retry(self, queue: str, job_id: str, report: Envelope) -> None:
-        """Record the attempt: should the job succeed and be removed at once, nothing else has its number."""
+        """Record the attempt's number: if the job succeeds and is removed at once, nothing else has it."""
         name = self._attempts(queue, job_id, report.lineage)
         self._wire.note(lambda: self._wire.client.set(name, report.attempt, ex=_RECORDED_S))
 
@@ -274,7 +275,7 @@ class Jobs:
         return f"{self._wire.sent_key(queue)}{job_id}:{lineage.run if lineage else 1}:attempts"
 
     def _states(self, queue: str, ids: Sequence[str]) -> dict[str, tuple[str, float]]:
-        """State of each job: `failed`, `delayed` or `completed` and its score there, or "" and 0."""
+        """Return each job's state (`failed`, `delayed` or `completed`) and its score there, or "" and 0."""
         states = ("failed", "delayed", "completed")
         pipe = self._wire.client.pipeline(transaction=False)
         for job_id in ids:
@@ -289,7 +290,7 @@ class Jobs:
 
 
 def sent_with(record: bytes | str | None) -> tuple[Lineage | None, tuple[int, int]]:
-    """The lineage that a job was sent with, and its executions and stack traces before (`send.lua`)."""
+    """Return the lineage that a job was sent with, and its executions and stack traces before (`send.lua`)."""
     try:
         record_fields = json.loads(record) if record else None
         if not isinstance(record_fields, dict):
@@ -303,21 +304,21 @@ def sent_with(record: bytes | str | None) -> tuple[Lineage | None, tuple[int, in
 
 
 def moment(score: float) -> float | None:
-    """Seconds since 1970 of a score in ms; None where no worker's clock can have made it."""
+    """Return a score in ms as Unix seconds; None if no worker's clock can have produced it."""
     return score / 1000 if 0 < score < _LAST_MS else None
 
 
 def _retried_at(fields: Mapping[bytes, bytes], due_at: float) -> float:
-    """Time when the attempt ended after which the job waits: BullMQ stores how long it waits, and until when."""
+    """Return the end of the attempt before the delay: BullMQ stores the delay and its end."""
     try:
         return due_at - float(fields.get(b"delay") or 0) / 1000
     except ValueError:
         return due_at
 
 
-_NAMED = 20  # children of one kind that are named; the others are counted
-# Beside a job's hash, in 5.81 and 6.7 (4.18 has the first two): which of its children are where. `failed` are those whose failure the
-# parent may ignore, `unsuccessful` those that it may not.
+_NAMED = 20  # children named per kind; the rest are counted
+# Keys beside a job's hash, in 5.81 and 6.7 (4.18 has the first two), with the states of its children. `failed`:
+# failures that the parent may ignore; `unsuccessful`: those it may not.
 _KINDS = (
     ("dependencies", "wait or run"),
     ("processed", "ran well"),
@@ -327,9 +328,9 @@ _KINDS = (
 
 
 def _children_of(wire: Wire, queue: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Children of jobs that have any: their number by kind, and some of them (`queue:id`).
+    """Return the children of jobs that have any: their number by kind, and some of them (`queue:id`).
 
-    One round trip for jobs without.
+    One round trip for jobs without children.
     """
     pipe = wire.client.pipeline(transaction=False)
     for job_id in ids:
@@ -350,7 +351,7 @@ def _read_children(wire: Wire, base: str) -> dict[str, Any]:
     children: dict[str, Any] = {}
     for kind, word in _KINDS:
         count, scan = reads[kind]
-        with contextlib.suppress(redis.ResponseError):  # another kind of key by that name
+        with contextlib.suppress(redis.ResponseError):  # a key of another type
             if n := count(base + kind):
                 _, some = scan(base + kind, count=_NAMED)
                 keys = [one[0] if isinstance(one, tuple) else one for one in list(some)[:_NAMED]]
@@ -359,12 +360,12 @@ def _read_children(wire: Wire, base: str) -> dict[str, Any]:
 
 
 def _brief(key: str, prefix: str) -> str:
-    """`queue:id`, of the key of a job."""
+    """Return `queue:id` for a job's key."""
     return key.removeprefix(f"{prefix}:")[:300]
 
 
-# Jobs that a worker with the Node agent saved before BullMQ forgot them (`removeOnFail`), until they are filed here.
-# `place` is `keys.bullmq_kept` of the source. A worker saves a job before BullMQ moves it, so it may still be running.
+# Jobs saved by a worker with the Node agent before BullMQ removed them (`removeOnFail`), until they are filed here.
+# `place`: the source's `keys.bullmq_kept`. A worker saves a job before BullMQ moves it, so it may still be running.
 
 _FORGET = """
 -- KEYS: all that are kept, how many bytes these are, one that is kept. ARGV: its name
@@ -383,9 +384,9 @@ Job = tuple[str, str]  # queue, id
 
 
 def saved_waiting(client: redis.Redis, place: str, start: int, most: int) -> tuple[list[Job], bool]:
-    """Return saved jobs, the oldest first, skipping `start`, and whether more may follow. Raises redis.RedisError.
+    """Return saved jobs, oldest first, skipping `start`, and whether more may follow. Raises redis.RedisError.
 
-    Of `most` names read, those that are of no job (not UTF-8, without a queue or an id) are left out.
+    Of `most` names read, invalid ones (not UTF-8, without queue or id) are omitted.
     """
     names: Any = client.zrange(place, start, start + most - 1)
     found = [name.partition(":") for name in map(_name_of_saved, names) if name]
@@ -393,7 +394,7 @@ def saved_waiting(client: redis.Redis, place: str, start: int, most: int) -> tup
 
 
 def saved_fields(client: redis.Redis, place: str, jobs: Sequence[Job]) -> list[dict[bytes, bytes]]:
-    """The hash of each job, as it was; empty of one that is not saved. Raises redis.RedisError."""
+    """Return the original hash of each job; {} if it is not saved. Raises redis.RedisError."""
     pipe = client.pipeline(transaction=False)
     for job in jobs:
         pipe.hgetall(_saved_key(place, job))
@@ -402,7 +403,7 @@ def saved_fields(client: redis.Redis, place: str, jobs: Sequence[Job]) -> list[d
 
 
 def saved_fitting(client: redis.Redis, place: str, jobs: Sequence[Job], most: int) -> int:
-    """Number of jobs, from the first one, that have at most `most` bytes together; at least one.
+    """Return the number of jobs, from the first, with at most `most` bytes in total; at least one.
 
     Raises redis.RedisError.
     """
@@ -416,7 +417,7 @@ def saved_fitting(client: redis.Redis, place: str, jobs: Sequence[Job], most: in
 
 
 def forget_saved(client: redis.Redis, place: str, jobs: Iterable[Job]) -> None:
-    """Delete jobs that are filed. Raises redis.RedisError; may be called again."""
+    """Delete filed jobs. Raises redis.RedisError; may be repeated."""
     pipe = client.pipeline(transaction=False)
     for job in jobs:
         pipe.eval(_FORGET, 3, place, f"{place}-bytes", _saved_key(place, job), _saved_name(job))

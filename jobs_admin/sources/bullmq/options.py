@@ -1,7 +1,7 @@
 """Options `attempts`, `backoff` and `removeOnFail` of the jobs in BullMQ's queues: each distinct set, quoted.
 
-BullMQ has no place for a queue's options: each job carries its own, as its producer gave them. So jobs are sampled, the
-latest of each list always and the older ones in turn, a bounded number each time.
+BullMQ has no options per queue: each job contains its own, set by its producer. So a bounded number of jobs is sampled
+each time, always the latest of each list and the older ones in turn.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from jobs_admin.core.lint.options import EXPONENTIAL, FIXED, MOST_QUEUES, NONE, 
 from jobs_admin.core.redaction import redact
 from jobs_admin.core.text import representable
 
-JOBS = 4_000  # of a source that are sampled each time
-_LARGEST = 65_536  # bytes of options or of a name; what is larger is not read
-_LONGEST = 300  # characters that are quoted
-_AT_ONCE = 500  # jobs of one pipeline
-_MOST_KNOWN = 2_000  # distinct sets that are remembered of a source
+JOBS = 4_000  # of a source, sampled each time
+_LARGEST = 65_536  # maximum bytes of options or a name; larger ones are not read
+_LONGEST = 300  # characters quoted
+_AT_ONCE = 500  # jobs per pipeline
+_MOST_KNOWN = 2_000  # distinct sets cached per source
 _QUOTED = ("attempts", "backoff", "removeOnFail")
 # Places of jobs; True: a list, latest first; False: a sorted set, latest last (delayed: the one due last).
 _PLACES = {
@@ -34,7 +34,7 @@ _PLACES = {
 
 @dataclass(slots=True)
 class _Place:
-    """A list or set of one queue, and where its turn goes on."""
+    """A list or set of one queue, and the position of its turn."""
 
     key: str
     is_list: bool
@@ -45,17 +45,18 @@ class _Place:
 class OptionsSurvey:
     """Survey of one Redis.
 
-    Remembers between rounds where it is, and what it found in jobs whose turn is over until it comes again.
+    Between rounds it stores its positions, and findings about jobs until their next turn.
     """
 
     redis: redis.Redis
     of_a_list: tuple[int, int] = (
         40,
         500,
-    )  # jobs of one list: so many at least, where the turn comes to it; so many at most
-    _turns: dict[str, int] = field(default_factory=dict)  # key -> where the older ones go on
-    _next: int = 0  # the place that comes first, should the bound not allow all
-    _known: dict[tuple[str, str, str], tuple[int, Options]] = field(default_factory=dict)  # when it was last seen
+    )  # jobs per list: minimum when it is the list's turn; maximum
+    _turns: dict[str, int] = field(default_factory=dict)  # key -> next position of the older jobs
+    _next: int = 0  # the place to start with if the limit does not allow all
+    # round in which it was last seen
+    _known: dict[tuple[str, str, str], tuple[int, Options]] = field(default_factory=dict)
     _rounds: int = 0
 
     def sample(
@@ -63,9 +64,9 @@ class OptionsSurvey:
     ) -> FoundOptions:
         """Sample the queues.
 
-        `queues`: name -> how its keys begin (`bull:emails:`); `for_dead`: those of dead letters. `at` is now.
+        `queues`: name -> prefix of its keys (`bull:emails:`). `for_dead`: dead-letter queues. `at`: the current time.
 
-        Raises what redis raises.
+        Raises redis' errors.
         """
         self._rounds += 1
         sizes = {queue: self._places(begins) for queue, begins in islice(queues.items(), MOST_QUEUES)}
@@ -90,11 +91,11 @@ class OptionsSurvey:
         for place in places:
             (pipe.llen if place.is_list else pipe.zcard)(place.key)
         for place, size in zip(places, pipe.execute(raise_on_error=False), strict=True):
-            place.size = size if isinstance(size, int) else 0  # another kind of key by that name, up to BullMQ 3
+            place.size = size if isinstance(size, int) else 0  # a key of another type, up to BullMQ 3
         return places
 
     def _shared_out(self, sizes: Mapping[str, list[_Place]]) -> Iterator[tuple[str, _Place, int]]:
-        """Every place with jobs, and how many of them are sampled, beginning with the first that had to wait last time."""
+        """Yield every place with jobs and its number to sample, starting with the first one skipped last time."""
         filled = [(queue, place) for queue, places in sizes.items() for place in places if place.size]
         if not filled:
             return
@@ -111,7 +112,7 @@ class OptionsSurvey:
         self._next = 0
 
     def _ids(self, place: _Place, share: int) -> list[bytes]:
-        """Ids of the latest half, and of as many older ones, whose turn it is."""
+        """Return the ids of the latest half, and as many older ones in turn."""
         if place.size <= share:
             return self._range(place, 0, share)
         half = share // 2
@@ -126,7 +127,7 @@ class OptionsSurvey:
         return list(read(place.key, start, start + count - 1))
 
     def _jobs(self, begins: str, ids: Iterable[bytes]) -> Iterator[tuple[str, list[bytes | None]]]:
-        """Input of `read_job` for each job that is still there and not too large to be read."""
+        """Yield the input of `read_job` for each job that exists and is not too large."""
         waiting = iter(ids)
         while some := list(islice(waiting, _AT_ONCE)):
             sizes = self.redis.pipeline(transaction=False)
@@ -149,13 +150,13 @@ class OptionsSurvey:
         sizes: Mapping[str, list[_Place]],
         sampled: Mapping[str, int],
     ) -> None:
-        """Keep what was seen now, and for queues that were only sampled what was seen since their turn was last here."""
+        """Store what was seen now; for partly sampled queues, also what was seen since their last complete turn."""
         share = self.of_a_list[0]
         for key, (seen_in, _) in list(self._known.items()):
             queue = key[0]
             there = sum(place.size for place in sizes.get(queue, ()))
             is_complete = sampled.get(queue, 0) >= there
-            comes_again = 2 * math.ceil(there / share)  # rounds, at the slowest
+            comes_again = 2 * math.ceil(there / share)  # rounds, at most
             if queue not in sizes or is_complete or self._rounds - seen_in > comes_again:
                 del self._known[key]
         for key, one in seen.items():
@@ -188,8 +189,9 @@ def _merge(one: Options, other: Options) -> Options:
 
 
 def read_job(queue: str, job_id: str, values: list[bytes | None]) -> Options | None:
-    """Read the options of a job from its `opts`, `name`, `timestamp`, `stc` and `priority`; None where they are no JSON
-    object."""
+    """Return a job's options from its `opts`, `name`, `timestamp`, `stc` and `priority`; None if they are not a
+    JSON object.
+    """
     opts, name, made_at, stalls, priority = values
     try:
         options = json.loads(opts or b"")
@@ -223,7 +225,7 @@ def read_job(queue: str, job_id: str, values: list[bytes | None]) -> Options | N
 
 
 def _backoff(value: Any) -> tuple[str, bool, float, float]:
-    """(Type, whether the system can know that, the first delay in ms, jitter), as BullMQ's `backoffs.js` reads it."""
+    """Return (type, whether it is a known type, first delay in ms, jitter), as in BullMQ's `backoffs.js`."""
     if isinstance(value, bool) or value is None or value == "" or value == 0:
         return (NONE, True, 0.0, 0.0) if value is not True else ("true", False, 0.0, 0.0)
     if isinstance(value, int | float):
@@ -241,8 +243,9 @@ def _backoff(value: Any) -> tuple[str, bool, float, float]:
 
 
 def _retention(value: Any) -> tuple[int | None, float | None]:
-    """(Maximal number of stored dead letters, seconds for which they are stored), as BullMQ's `getKeepJobs` reads
-    `removeOnFail`."""
+    """Return (maximum of stored dead letters, seconds for which they are stored), as BullMQ's `getKeepJobs` reads
+    `removeOnFail`.
+    """
     if isinstance(value, bool):
         return (0 if value else None), None
     if isinstance(value, int | float):
@@ -257,7 +260,7 @@ def _count(value: float | None) -> int | None:
 
 
 def _quote(options: Mapping[str, Any]) -> str:
-    """Quote the options that concern retries; a secret in them is hidden."""
+    """Return the retry options as text, with secrets redacted."""
     written = {name: options[name] for name in _QUOTED if name in options}
     try:
         text = json.dumps(redact(written)[0], ensure_ascii=False)
@@ -268,7 +271,7 @@ def _quote(options: Mapping[str, Any]) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Value of a number, or of a text that is one; None otherwise."""
+    """Return the value of a number or numeric text; None otherwise."""
     if value is None or isinstance(value, bool) or not isinstance(value, int | float | str | bytes):
         return None
     try:

@@ -1,7 +1,7 @@
--- Jobs of one queue, as many as fit.
--- KEYS[1] base of the queue's keys; ARGV[1] bytes after which to stop, ARGV[2] the largest field that is read, ARGV[3] how many names of
--- fields, these, then the ids
--- Answers for each job that was reached a list: bytes of its data, then the fields' values (nil where it has none, or one that is too large).
+-- Read jobs of one queue, as many as fit.
+-- KEYS[1] base of the queue's keys; ARGV[1] bytes after which to stop, ARGV[2] maximum size of a field that is read,
+-- ARGV[3] number of field names, these, then the ids
+-- Returns for each job reached a list: bytes of its data, then the fields' values (nil if missing or too large).
 local names, answers, read = {}, {}, 0
 for i = 1, tonumber(ARGV[3]) do
   names[i] = ARGV[3 + i]

@@ -1,11 +1,12 @@
 """Ended jobs of BullMQ's queues: by the events, so that they are known at once, and by the sets, which are the truth.
 
-Events are trimmed (some 10,000 a queue), and a `failed` set by `removeOnFail`; neither alone has everything. Both lead to the same job, and
-the same job makes the same report. Each reading goes three ways:
+Events are trimmed (some 10,000 a queue), and a `failed` set by `removeOnFail`; neither alone has everything. Both lead
+to the same job, and the same job makes the same report. Each reading goes three ways:
 
 - events, after the last one that was read;
 - each `failed` set by its score (when a job ended, by its worker's clock), from some seconds before the last one;
-- all sets in turn, a page at a time: retries that wait, and what neither of the others reported (a worker whose clock is behind, an event
+- all sets in turn, a page at a time: retries that wait, and what neither of the others reported (a worker whose clock
+  is behind, an event
   trimmed before it was read).
 
 Dead-letter queues are read beside them (`dead_letters.py`).
@@ -28,38 +29,37 @@ from jobs_admin.sources.bullmq.wire import JobEvent, Wire, text
 
 log = logging.getLogger(__name__)
 
-_PAGE = 400  # jobs of one answer, about
-_BYTES = 16_000_000  # of jobs that are held for one answer; what was found beyond is read for the next ones
-_OVERLAP_MS = 5_000  # a failure is in the set some moments after its own time
-_CLOCKS_DIFFER_MS = 86_400_000  # a worker's clock may be ahead by so much
-_EVENTS = 2_000  # entries of one queue that are read for one answer
+_PAGE = 400  # jobs per answer, approximately
+_BYTES = 16_000_000  # of jobs per answer; further ones are read for the next answers
+_OVERLAP_MS = 5_000  # a failure appears in the set some moments after its own time
+_CLOCKS_DIFFER_MS = 86_400_000  # a worker's clock may be ahead by this much
+_EVENTS = 2_000  # entries of a queue read per answer
 _TURN_MS = 3_000  # between two pages of the turn
 _TURN_PAGE = 300
-_REMEMBERED = 200_000  # reported attempts, so that they are not reported again and again
-_LONGEST = 3_500  # characters of a place
+_REMEMBERED = 200_000  # reported attempts that are not reported again
+_LONGEST = 3_500  # characters of a position
 _IN_TURN = ("failed", "delayed")
 
 
 @dataclass(slots=True)
 class Place:
-    """Reading position of a source. Copied before it is moved: only what is in our tables counts as read."""
+    """Reading position of a source. Copied before it moves: only jobs in our tables count as read."""
 
-    scores: dict[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # queue -> score (ms), and how many of it were read
-    floor: int = 0  # score of a queue that is not among them
+    scores: dict[str, tuple[int, int]] = field(default_factory=dict)  # queue -> score (ms), and number read of it
+    floor: int = 0  # score of other queues
     events: dict[str, str] = field(default_factory=dict)  # queue -> the last entry
-    since: int = 0  # ms from which events are read of a queue that is not among them
-    turn: tuple[int, int] = (0, 0)  # which set or list, and where in it
-    round_is_over: bool = False  # all sets and lists have had their turn once
+    since: int = 0  # ms; start of the events of other queues
+    turn: tuple[int, int] = (0, 0)  # set or list, and position in it
+    round_is_over: bool = False  # all sets and lists had their turn once
     turned_ms: int = 0
 
     def copy(self) -> Place:
         return replace(self, scores=dict(self.scores), events=dict(self.events))
 
     def text(self, queues: Iterable[str]) -> str:
-        """The position in at most some thousand characters, however many queues there are: those far behind have their
-        own entry."""
+        """Return the position in at most some thousand characters, for any number of queues: those far behind have
+        their own entry.
+        """
         names = list(queues)
         marks = {queue: self.scores.get(queue, (self.floor, 0)) for queue in names}
         latest = max((score for score, _ in marks.values()), default=self.floor)
@@ -73,7 +73,7 @@ class Place:
 
     @classmethod
     def from_text(cls, text: str) -> Place:
-        """Parse a position; the beginning where it is not ours."""
+        """Parse a position; the start if it is not ours."""
         try:
             position = json.loads(text)
             behind = {str(queue): (int(score), int(n)) for queue, (score, n) in position["behind"].items()}
@@ -88,21 +88,21 @@ class _Receipt:
     names: list[int]
     copies: Copies
     saved: list[tuple[str, str]]
-    rest: _Found | None  # found and not read yet: the place moves on with the last of it
+    rest: _Found | None  # found but not yet read: the position moves on with the last of it
 
 
 class Reading:
-    """Reading of one source, by one thread at a time."""
+    """Reading of one source. For one thread at a time."""
 
     def __init__(self, wire: Wire, jobs: Jobs) -> None:
         self._wire = wire
         self._jobs = jobs
         self._place = Place()
-        self._text: str | None = None  # the caller's form of our place
+        self._text: str | None = None  # the caller's form of our position
         self._rest: _Found | None = None
-        self._ahead = Place()  # up to where the rest was found
-        self._defects: set[str] = set()  # ways of reading that failed at the last try
-        self._filed: set[int] = set()  # attempts that are in our tables
+        self._ahead = Place()  # position up to which the rest was found
+        self._defects: set[str] = set()  # ways of reading that failed at the last attempt
+        self._filed: set[int] = set()  # attempts in our tables
         self._filed_before: set[int] = set()
 
     def pull(self, after: str) -> Pulled:
@@ -127,13 +127,13 @@ class Reading:
         else:
             place, found, is_more, failing = self._ahead, self._rest, True, {}
         reports: list[Envelope] = []
-        names = dict.fromkeys(found.names)  # each once, also where a dead-letter queue has a thousand copies of it
+        names = dict.fromkeys(found.names)  # each once, even if a dead-letter queue has a thousand copies
         copies = self._jobs.dead.read(self._wire.queues(), self._majors(), failing)
-        saved, more_saved = self._jobs.saved_reports()  # after the events: what they report was saved before
+        saved, more_saved = self._jobs.saved_reports()  # after the events: jobs they report were saved before
         of_found, rest = found.reports(_BYTES)
         for report in (*(report for _, report in saved), *of_found, *copies.reports):
             run = report.lineage.run if report.lineage else 1
-            # A copy has more than the events of a job that is gone: its message. An id may be given to another job later.
+            # A copy has the message, which the events of a removed job do not. An id may later be given to another job.
             made = report.at if report.raw is None else report.made_at
             name = hash((report.queue, report.job_id, run, report.attempt, report.kind, report.raw is None, made))
             if name not in names and not found.is_known(name):
@@ -170,14 +170,14 @@ class Reading:
     def _attempt(self, what: str, way: _Way, place: Place, found: _Found, now: int, failing: dict[str, str]) -> bool:
         """Read in one of the three ways.
 
-        A defect of one is reported, and the others go on: each alone leads to all jobs.
+        A defect in one way is reported, and the others continue: each alone leads to all jobs.
         """
         try:
             is_more = way(place, found, now, failing)
         except (redis.RedisError, SourceError):
             raise
         except Exception as error:
-            if what not in self._defects:  # once, however often it comes
+            if what not in self._defects:  # logged once
                 log.exception("Source %s: its %s cannot be read.", self._wire.source, what)
             self._defects.add(what)
             failing[what] = f"{type(error).__name__}: {error}"
@@ -192,13 +192,13 @@ class Reading:
         pages, unread = self._wire.events(begins, _EVENTS)
         failing |= unread
         for queue, page in pages.items():
-            # Entries that are read again from a moment may have been counted; those after a read entry were not.
+            # Entries read again from a time may already be counted; those after a read entry are not.
             if lasts[queue]:
                 found.ran.update({(queue, minute): n for minute, n in page.ran.items()})
             if page.last:
                 place.events[queue] = page.last
             if not page.is_more and _ms(place.events.get(queue, "")) < now - _OVERLAP_MS:
-                place.events[queue] = f"{now - _OVERLAP_MS}-0"  # nothing of an earlier time can come any more
+                place.events[queue] = f"{now - _OVERLAP_MS}-0"  # earlier entries can no longer arrive
             is_more |= page.is_more
             found.events(queue, page.events)
         return is_more
@@ -206,7 +206,7 @@ class Reading:
     def _read_failed(self, place: Place, found: _Found, now: int, failing: dict[str, str]) -> bool:
         """Read `failed` sets by score, one page over all queues. Return whether jobs may be left.
 
-        The queues share the page: what short ones leave goes to the others, so that a long backlog of one delays none.
+        The queues share the page: short ones leave their rest to the others, so a long backlog of one delays none.
         """
         is_more, left = False, _PAGE
         pipe = self._wire.client.pipeline(transaction=False)
@@ -216,7 +216,7 @@ class Reading:
             pipe.zrange(
                 self._wire.key(queue, "failed"),
                 score,
-                now + _CLOCKS_DIFFER_MS,  # an absurd time is read in turn, and misleads no other
+                now + _CLOCKS_DIFFER_MS,  # an impossible time is read in turn, and does not mislead the others
                 byscore=True,
                 offset=read,
                 num=_PAGE,
@@ -246,7 +246,7 @@ class Reading:
     def _take_turn(self, place: Place, found: _Found, now: int, failing: dict[str, str]) -> bool:
         """Read one page of the set or list whose turn it is.
 
-        The first round goes on at once, later ones some seconds apart.
+        The first round continues at once, later ones some seconds apart.
         """
         if place.round_is_over and now - place.turned_ms < _TURN_MS:
             return False
@@ -255,12 +255,12 @@ class Reading:
             (queue, state)
             for queue in self._wire.queues()
             for state in _IN_TURN
-            # In the first round `failed` is read by score anyway.
+            # In the first round, `failed` is read by score anyway.
             if place.round_is_over or state != "failed"
         ]
         checked = 0
         station, at = place.turn
-        while station < len(stations) and checked < 50:  # empty ones cost a round trip each, and no more
+        while station < len(stations) and checked < 50:  # empty ones only cost a round trip each
             queue, state = stations[station]
             page = self._jobs.page(queue, state, at, _TURN_PAGE)
             found.jobs(queue, page)
@@ -281,12 +281,12 @@ _Way = Callable[[Place, "_Found", int, dict[str, str]], bool]
 
 
 class _Found:
-    """Jobs that may have to be reported, each once."""
+    """Jobs that may have a report, each once."""
 
     def __init__(self, jobs: Jobs, is_known: Callable[[int], bool]) -> None:
         self._jobs = jobs
         self.is_known = is_known
-        self.names: list[int] = []  # of the places in which jobs were found: a reported one is not read again
+        self.names: list[int] = []  # names of places of jobs: a reported one is not read again
         self.ran: dict[tuple[str, int], int] = {}  # (queue, minute since 1970) -> jobs that succeeded
         self._ids: dict[str, dict[str, list[JobEvent]]] = {}  # queue -> job -> its events
 
@@ -296,7 +296,7 @@ class _Found:
             self._ids.setdefault(queue, {}).setdefault(one.job_id, []).append(one)
 
     def jobs(self, queue: str, page: Iterable[tuple[str, float]]) -> None:
-        """Add jobs of a set with their scores there (of a list 0)."""
+        """Add jobs of a set with their scores (0 for a list)."""
         for job_id, score in page:
             name = hash((queue, job_id, score))
             if self.is_known(name):
@@ -305,7 +305,7 @@ class _Found:
             self._ids.setdefault(queue, {}).setdefault(job_id, [])
 
     def reports(self, most: int) -> tuple[list[Envelope], _Found | None]:
-        """Reports of about `most` bytes; and the rest of what was found, None where that is nothing."""
+        """Return reports of about `most` bytes, and the rest of the jobs found; None if nothing is left."""
         reports: list[Envelope] = []
         for n, (queue, jobs) in enumerate(self._ids.items()):
             for done, (_, found) in enumerate(self._jobs.each(queue, jobs), 1):

@@ -1,8 +1,8 @@
-"""Recognition of BullMQ queues that hold dead letters without being configured.
+"""Recognition of BullMQ queues that contain dead letters without being configured.
 
-A job's data may come from outside, so it alone makes no queue one of these: the jobs must have a name that code gives
-dead letters, and the queue may have no workers, now or before. Where only the data has the form, a finding reports that
-and nothing is done.
+A job's data may come from outside, so data alone identifies no such queue: the jobs must have a name that code gives to
+dead letters, and the queue must have no workers, now or before. If only the data has the form, a finding reports it and
+nothing is done.
 """
 
 from __future__ import annotations
@@ -12,28 +12,27 @@ from typing import Any
 
 from jobs_admin.sources.base import Finding
 from jobs_admin.sources.bullmq.carried import find_carried
-from jobs_admin.sources.bullmq.health import workers
 from jobs_admin.sources.bullmq.places import LISTS
-from jobs_admin.sources.bullmq.wire import Wire, number, text
+from jobs_admin.sources.bullmq.wire import Wire, find_workers, number, text
 
 NAMES = frozenset(
     {b"failed-job", b"quarantined-job"}
-)  # of dead letters, in handlers as many copy them (tests/node/forwarders)
+)  # names of dead letters, in commonly copied handlers (tests/node/forwarders)
 
-_LARGEST_CHECKED = 2_000_000  # bytes of a job whose form is checked
-_EVENTS = 200  # at each end of a queue's events, searched for one of work
-_NAMED = 5  # queues that the finding names
+_LARGEST_CHECKED = 2_000_000  # bytes of a job whose structure is checked
+_EVENTS = 200  # at each end of a queue's events, searched for signs of work
+_NAMED = 5  # queues per sentence
 _WORKED = ("active", "completed", "failed")
 
 
 class Recognition:
-    """Recognised queues of one source. One thread at a time."""
+    """Recognised queues of one source. For one thread at a time."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self.seen: set[str] = set()  # recognised: they stay so without workers, also while they are empty
-        self._suspected: set[str] = set()  # whose jobs have the form, without being recognised
-        self._checked_at: dict[str, bytes] = {}  # queue -> the id counter at which its form was checked
+        self.seen: set[str] = set()  # recognised queues, which stay so without workers, even while empty
+        self._suspected: set[str] = set()  # queues whose jobs have the structure, but which are not recognised
+        self._checked_at: dict[str, bytes] = {}  # queue -> id counter at its latest check
 
     def check(self, queues: Collection[str]) -> None:
         """Check queues by their oldest and latest waiting job, in some round trips for all.
@@ -50,7 +49,7 @@ class Recognition:
             if not has_form:
                 continue
             if not is_listed:
-                connected, is_listed = workers(self._wire), True
+                connected, is_listed = find_workers(self._wire), True
             is_one = names <= NAMES and connected is not None and queue not in connected
             if is_one and not self._was_worked_on(queue):
                 self.seen.add(queue)
@@ -74,7 +73,7 @@ class Recognition:
         ]
 
     def _ends(self, queues: Sequence[str]) -> dict[str, list[bytes]]:
-        """Ids of the jobs to check, by queue; without queues to which nothing was added."""
+        """Return the ids of the jobs to check, by queue; without queues to which nothing was added."""
         if not queues:
             return {}
         pipe = self._wire.client.pipeline(transaction=False)
@@ -99,9 +98,9 @@ class Recognition:
         return found
 
     def _read(self, queue: str, ids: Sequence[bytes]) -> tuple[set[bytes], bool]:
-        """Names of the jobs, and whether the data of one has the form.
+        """Return the names of the jobs, and whether the data of one has the structure.
 
-        One after the other: two jobs of two megabytes for each of a thousand queues are not in memory at a time.
+        One at a time: jobs of two megabytes from a thousand queues must not be in memory together.
         """
         pipe = self._wire.client.pipeline(transaction=False)
         keys = [self._wire.base(queue).encode() + job_id for job_id in ids]
@@ -120,8 +119,9 @@ class Recognition:
         return names, has_form
 
     def _was_worked_on(self, queue: str) -> bool:
-        """Return whether a worker was there, by what work leaves: jobs that run or ended, the mark of a worker's own
-        watch (30 s), or events."""
+        """Return whether a worker was there, by its traces: running or ended jobs, the mark of a worker's stall
+        check (30 s), or events.
+        """
         if self._worked_on([queue]):
             return True
         key = self._wire.key(queue, "events")

@@ -1,10 +1,10 @@
--- Take jobs out by BullMQ's own script, where each is still in one of these states, and still the very job that was meant: an id may
--- have been given to another one meanwhile. Before this text stand BullMQ's own scripts of one major.
--- KEYS[1] base of the queue's keys; ARGV[1] how many states, these (`failed`, `wait` …), then for each job three: its id, the ms up to
--- which it may have failed, and when it was made, as its hash says that ("" of either: whenever)
--- A job of a flow stays, since it could not be put back as it was: BullMQ lets a parent run once its last child is removed, and drops with a
--- parent what its children returned.
--- Answers a list with 1 (taken out) or 0 (it was not there, is another, is of a flow, or is locked) for each id.
+-- Remove jobs with BullMQ's own script, if each is still in one of these states and still the same job: another may
+-- have its id meanwhile. BullMQ's own scripts of one major version precede this text.
+-- KEYS[1] base of the queue's keys; ARGV[1] number of states, these (`failed`, `wait` …), then three values for each
+-- job: its id, the ms up to which it may have failed, and its creation time by its hash ("" in either: any)
+-- A job of a flow stays, because it could not be restored: BullMQ lets a parent run once its last child is removed, and
+-- drops a parent's children's results with it.
+-- Returns a list with 1 (removed) or 0 (missing, another job, part of a flow, or locked) for each id.
 local base, states, answers = KEYS[1], {}, {}
 for i = 1, tonumber(ARGV[1]) do
   states[i] = ARGV[1 + i]

@@ -1,12 +1,13 @@
--- Send one batch of jobs to BullMQ: each token once, its record and its act in one step. Before this text stand BullMQ's own scripts of one
--- major, as functions: bullmq_reprocessJob, bullmq_changePriority.
--- KEYS[1] ledger of the replay, KEYS[2] where copies of jobs lie in dead-letter queues (`dead_letters.py`)
--- ARGV[1] seconds that the ledger and what we sent are known, ARGV[2] schema, ARGV[3] now (ms), ARGV[4] how many letters,
--- ARGV[5] prefix of all keys;
--- then for each: token, base of its queue's keys, job id, key of what we sent, lineage (JSON), retries that count as made ('' keeps them),
--- priority ('' keeps it), '=' and its data ('' keeps it), 'R' or 'L' (lifo), base and id of the copy in a dead-letter queue that it was
--- read from, and when that was made (or ''), its name in KEYS[2], '1' where its queue may have no settings yet, how many fields, and their names and values
--- Answers a list with 1 (sent), 0 (already) or -1 (withheld) for each letter. Nothing is written where one is refused: an error that names them.
+-- Send one batch of jobs to BullMQ: each token once, its record and its action in one step. `sending.lua` and BullMQ's
+-- own scripts of one major version, as functions bullmq_reprocessJob and bullmq_changePriority, precede this text.
+-- KEYS[1] ledger of the replay, KEYS[2] locations of copies in dead-letter queues (`dead_letters.py`)
+-- ARGV[1] lifetime of the ledger and of records in seconds, ARGV[2] schema, ARGV[3] now (ms), ARGV[4] number of
+-- messages, ARGV[5] prefix of all keys; then for each: token, base of its queue's keys, job id, key of its record,
+-- lineage (JSON), retries counted as made ('' keeps them), priority ('' keeps it), '=' and its data ('' keeps it), 'R'
+-- or 'L' (lifo), base and id of the dead-letter copy it was read from, and its creation time (or ''), its name in
+-- KEYS[2], '1' if its queue may have no settings yet, number of fields, and their names and values
+-- Returns a list with 1 (sent), 0 (already) or -1 (withheld) for each message. If one is refused, nothing is written,
+-- and the error names them.
 local ledger, schema, major, now = KEYS[1], ARGV[2], bullmq_major, ARGV[3]
 local letters, at = {}, 6
 for n = 1, tonumber(ARGV[4]) do
@@ -40,17 +41,12 @@ local function state(letter)
   return 'waiting'
 end
 
--- An error in the middle of BullMQ's own scripts would leave a job in no list at all. So all that they will touch or reckon with is looked
--- at before: types of keys, and numbers.
+-- An error in the middle of BullMQ's own scripts would leave a job in no list. So everything they use is checked first:
+-- types of keys, and numbers.
 local TYPES = {
   meta = 'hash', events = 'stream', failed = 'zset', wait = 'list', paused = 'list', active = 'list', marker = 'zset', prioritized = 'zset',
   completed = 'zset', delayed = 'zset', ['waiting-children'] = 'zset', pc = 'string', id = 'string',
 }
-
-local function is_of(key, wanted)
-  local kind = redis.call('TYPE', key).ok
-  return kind == 'none' or kind == wanted
-end
 
 local function finite(said)
   local n = tonumber(said)
@@ -61,7 +57,7 @@ local function is_whole(said)
   return not said or string.match(said, '^%d+$') and finite(said)
 end
 
-local sound = {}  -- base of a queue's keys -> '' or why nothing can be sent there
+local sound = {}  -- base of a queue's keys -> '', or why nothing can be sent there
 
 local function why_unsound(base)
   for name, wanted in pairs(TYPES) do
@@ -128,32 +124,19 @@ local function why_not(letter)
   return why_unfit(letter, key)
 end
 
--- All are looked at before the first write: an error half-way would leave a part of the batch sent.
 if not is_of(KEYS[2], 'hash') then
   return redis.error_reply('WRONGTYPE ' .. KEYS[2] .. ' is no hash: nothing was sent')
 end
-local answers, refused = {}, {}
-for n, letter in ipairs(letters) do
-  local mark = redis.call('HGET', ledger, letter.token)
-  if mark then
-    answers[n] = mark == schema and 0 or -1
-  else
-    answers[n] = 1
-    local why = why_not(letter)
-    if why then
-      refused[#refused + 1] = letter.token .. ':' .. why
-    end
-  end
-end
-if #refused > 0 then
-  return redis.error_reply('REDRIVE refused ' .. table.concat(refused, ' '))
+local answers, refusal = check(ledger, schema, letters, why_not)
+if refusal then
+  return refusal
 end
 
--- As it was, out of our copy. A queue that began to count anew (its data was lost) must not give this id to another job: BullMQ would then
--- take that one for a repetition, and drop it.
+-- Restore the job from our copy. A queue that restarted its counter (its data was lost) must not give this id to
+-- another job: BullMQ would treat that one as a repetition and drop it.
 local function put_back(letter, key)
   redis.call('HSET', key, unpack(letter.fields))
-  redis.call('HSETNX', key, 'timestamp', now)  -- which a dead letter may not say
+  redis.call('HSETNX', key, 'timestamp', now)  -- which a dead letter may lack
   redis.call('ZADD', letter.base .. 'failed', now, letter.id)
   if string.match(letter.id, '^[1-9]%d*$') and #letter.id < 16 then
     if tonumber(redis.call('GET', letter.base .. 'id') or '0') < tonumber(letter.id) then
@@ -179,7 +162,7 @@ local function reprocess(letter, key)
   return bullmq_reprocessJob(keys, told)
 end
 
--- Before 6 a job is put among those without priority, whatever its own is.
+-- Before 6, a job is added without priority, even if it has one.
 local function give_priority(letter, key)
   local base, priority = letter.base, redis.call('HGET', key, 'priority') or '0'
   if major < 6 and tonumber(priority) ~= 0 then
@@ -200,8 +183,8 @@ local function stacks(key)
   return well and type(read) == 'table' and #read or 0
 end
 
--- From the end of the list that is nearer: of a queue whose jobs only wait, ids rise towards its head. BullMQ's own script looks through all
--- of it, which takes milliseconds where a million lie there.
+-- Remove from the nearer end of the list: in a queue whose jobs only wait, ids increase towards its head. BullMQ's own
+-- script searches all of it, which takes milliseconds with a million jobs.
 local function take_from(list, id)
   local head, tail, place = redis.pcall('LINDEX', list, 0), redis.pcall('LINDEX', list, -1), tonumber(id)
   head, tail = type(head) == 'string' and tonumber(head), type(tail) == 'string' and tonumber(tail)
@@ -209,7 +192,7 @@ local function take_from(list, id)
   return redis.pcall('LREM', list, is_near_head and 1 or -1, id) == 1
 end
 
--- Where it is known when the copy was made: its id may have been given to another dead letter, which stays.
+-- Remove a copy, if its creation time is unknown or equal: another dead letter with its id stays.
 local function remove_copy(base, id, made)
   local key, from = base .. id, nil
   if redis.call('TYPE', key).ok ~= 'hash' or redis.call('EXISTS', key .. ':lock') == 1 then
@@ -229,7 +212,7 @@ local function remove_copy(base, id, made)
   end
 end
 
--- All that are known: who watches a queue for failures may do so in several processes, and each leaves one.
+-- Remove all known copies: several processes may watch a queue for failures, and each leaves one.
 local function remove_copies(letter)
   if letter.copy ~= '' then
     remove_copy(letter.copy, letter.copied, letter.copy_made)
@@ -246,11 +229,11 @@ end
 for n, letter in ipairs(letters) do
   if answers[n] == 1 then
     local key, made = letter.base .. letter.id, major == 4 and 'attemptsMade' or 'atm'
-    -- What was executed before does not count in this run.
+    -- Earlier executions do not count in this run.
     local before = letter.retries ~= '' and letter.retries or redis.call('HGET', key, made)
     local record = '{"lineage":' .. letter.lineage .. ',"made":' .. string.format('%.0f', finite(before) or 0) .. ',"stacks":' .. stacks(key)
       .. ',"at":' .. now .. '}'
-    -- Recorded before it is done: should anything fail from here on, it is never sent a second time.
+    -- Recorded before the action: after any failure from here on, it is never sent a second time.
     redis.call('HSET', ledger, letter.token, schema)
     redis.call('SET', letter.sent, record, 'EX', ARGV[1])
     if redis.call('EXISTS', key) == 0 then

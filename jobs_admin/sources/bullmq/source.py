@@ -1,7 +1,7 @@
-"""BullMQ 4, 5 and 6 on Redis: failed jobs are read in place, and brought back there by BullMQ's own scripts.
+"""BullMQ 4, 5 and 6 on Redis: failed jobs are read in place, and retried there by BullMQ's own scripts.
 
-Writes go only into queues whose major is known, in one step with our ledger. A job that Redis has trimmed meanwhile is
-put back from our copy, under its own id.
+Only queues with a known major version are written, in one step with our ledger. A job that Redis has trimmed meanwhile
+is restored from our copy, under its own id.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import re
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
-from jobs_admin.core import keys
 from jobs_admin.core.lint.options import FoundOptions
 from jobs_admin.sources.base import (
     Capabilities,
@@ -28,25 +26,31 @@ from jobs_admin.sources.base import (
     Ref,
     Rescheduled,
     SourceRefused,
+    SourceSettings,
+    refuse_unknown_options,
 )
-from jobs_admin.sources.bullmq import health as bullmq_health
 from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
 from jobs_admin.sources.bullmq.dead_letters import Configured, DeadLetterQueues, copies_field, parse_configured
+from jobs_admin.sources.bullmq.findings import collect_findings
 from jobs_admin.sources.bullmq.job_changes import find_changes
 from jobs_admin.sources.bullmq.job_hash import Message
 from jobs_admin.sources.bullmq.jobs import Jobs
 from jobs_admin.sources.bullmq.options import OptionsSurvey
 from jobs_admin.sources.bullmq.reading import Reading
-from jobs_admin.sources.bullmq.wire import MAJORS, Refusals, Target, Wire, number
-from jobs_admin.sources.ledger import epoch_of
+from jobs_admin.sources.bullmq.wire import MAJORS, Target, Wire, find_workers, number
+from jobs_admin.sources.ledger import ANSWERS, LEDGER_S, SENT_MARK, AtomicLedger
+from jobs_admin.sources.one_redis import (
+    JobRefusals,
+    batches,
+    parts_by_queue,
+    seconds_option,
+    tenant_option,
+    text_option,
+)
 
-_LEDGER_S = 7 * 86400
-_MESSAGES_PER_CALL = 100  # each some twenty commands: together some milliseconds
-_COPIES_PER_CALL = 5  # each is searched in a list that may be long
-_BYTES_PER_CALL = 4_000_000
-_ROUNDED_MS = 2  # difference of a time that went through our tables
-_SENT = str(keys.SCHEMA).encode()
-_ANSWERS = {1: "sent", 0: "already", -1: "recalled"}  # of the script
+_MESSAGES_PER_CALL = 100  # each about twenty commands: some milliseconds in total
+_COPIES_PER_CALL = 5  # each is searched in a possibly long list
+_ROUNDED_MS = 2  # tolerance for a time stored in our tables
 _COPY_STATES = ("wait", "paused", "prioritized", "delayed", "failed")
 _WHY_NOT = {
     "version": "its queue is written by another version of BullMQ than is known here",
@@ -61,18 +65,21 @@ _WHY_NOT = {
     "completed": "it is no longer failed: someone else replayed it, and it succeeded",
     "delayed": "it is no longer failed: someone else replayed it, and it is delayed",
     "removed": "it is no longer there: someone else removed it, or replayed it and it ran",
+    **dict.fromkeys(
+        ("waiting", "prioritized", "waiting-children"),
+        "it is no longer failed: someone else replayed it, and it is waiting or running",
+    ),
 }
-_WAITS = "it is no longer failed: someone else replayed it, and it is waiting or running"
 
 
-class BullmqOnRedis:
+class BullmqOnRedis(AtomicLedger):
     """A `sources.PulledSource`. Options: docs/sources/bullmq.md."""
 
     can = Capabilities(
         atomic_send=True,
         edit=True,
         outcomes=True,
-        redirect=True,  # of dead letters that do not name their queue
+        redirect=True,  # for dead letters that do not name their queue
         same_id=True,
         attempts=True,
         priority=True,
@@ -82,22 +89,16 @@ class BullmqOnRedis:
         options=True,
     )
 
-    def __init__(
-        self,
-        name: str,
-        url: str,
-        queues: Sequence[str] = (),
-        options: Mapping[str, Any] | None = None,
-        store_prefix: str = keys.PREFIX,
-    ) -> None:
-        """Raises SourceRefused, with a sentence, for options or a URL that cannot be used."""
-        settings = Settings.from_options(name, options or {})
-        self.name = name
+    def __init__(self, given: SourceSettings) -> None:
+        """Raises SourceRefused, with a sentence, for unusable options or URLs."""
+        settings = Settings.from_options(given.name, given.options)
+        self.name = given.name
         self.outcome_within_s = settings.outcome_within_s
         self.every_s = settings.every_s
         self._major = settings.major
-        self._named = frozenset(queues)
-        self._wire = Wire(name, url, settings.prefix, queues, store_prefix)
+        self._named = frozenset(given.queues)
+        self._wire = Wire(given.name, given.url, settings.prefix, given.queues, given.store_prefix)
+        super().__init__(self._wire.client, self._wire.call, self._wire.ledger)
         self._dead = DeadLetterQueues(self._wire, settings.dead, settings.tenants)
         self._jobs = Jobs(self._wire, self._dead, settings.tenants)
         self._reading = Reading(self._wire, self._jobs)
@@ -106,10 +107,10 @@ class BullmqOnRedis:
     # Reading
 
     def depths(self) -> list[Depth]:
-        """Every known queue, by name. Raises SourceUnreachable.
+        """Return the depths of all known queues, by name. Raises SourceUnreachable.
 
-        `waiting` includes those of a paused queue and those with a priority; `delayed` those that wait for their
-        children, too.
+        `waiting` includes jobs of a paused queue and jobs with a priority; `delayed` includes those waiting for their
+        children.
         """
         return self._wire.call(self._depths)
 
@@ -125,7 +126,7 @@ class BullmqOnRedis:
         found = []
         for queue in queues:
             active, delayed, parents, failed = (number(next(counts)) for _ in range(4))
-            # A worker on a dead-letter queue reads what died: all in it is dead.
+            # A worker on a dead-letter queue reads dead letters: all its jobs are dead.
             dead = failed + waiting[queue] + delayed if self._dead.is_one(queue) else failed
             found.append(Depth(queue, waiting[queue], active, delayed + parents, dead))
         return found
@@ -147,17 +148,17 @@ class BullmqOnRedis:
             count = 0
             for _ in ("wait", "paused"):
                 length, *ends = (next(answers) for _ in range(3))
-                # Up to BullMQ 4 the list has a mark that wakes workers, `0:` and a time.
+                # Up to BullMQ 4, the list contains a mark that wakes workers, `0:` and a time.
                 marks = {end for end in ends if isinstance(end, bytes) and end.startswith(b"0:")}
                 count += max(0, number(length) - len(marks))
             found[queue] = count + number(next(answers))
         return found
 
     def workers(self) -> dict[str, set[str]] | None:
-        return self._wire.call(lambda: bullmq_health.workers(self._wire))
+        return self._wire.call(lambda: find_workers(self._wire))
 
     def findings(self) -> list[Finding]:
-        return [*self._wire.call(lambda: bullmq_health.findings(self._wire, self._major)), *self._dead.findings()]
+        return [*self._wire.call(lambda: collect_findings(self._wire, self._major)), *self._dead.findings()]
 
     def found_options(self) -> FoundOptions:
         queues = self._wire.call(self._wire.queues)
@@ -176,41 +177,29 @@ class BullmqOnRedis:
 
     # Sending
 
-    def epoch(self, replay: str) -> str:
-        """Return the name of this replay's ledger, and create it where there is none. Raises SourceUnreachable."""
-
-        def create() -> str:
-            pipe = self._wire.client.pipeline()
-            pipe.hsetnx(self._wire.ledger(replay), "epoch", uuid.uuid4().hex)
-            pipe.hget(self._wire.ledger(replay), "epoch")
-            pipe.expire(self._wire.ledger(replay), _LEDGER_S)
-            return epoch_of(pipe.execute()[1])
-
-        return self._wire.call(create)
-
     def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
         """See `base.Source`.
 
-        All messages are read before the first is sent, so that one which cannot be leaves all unsent.
+        All messages are parsed before the first is sent, so that an invalid one leaves all unsent.
         """
         stored = {outgoing.token: _message(outgoing) for outgoing in messages}
         self._wire.refuse_read_only()
-        sent = self.was_sent(replay, [outgoing.token for outgoing in messages])
-        rest = [outgoing for outgoing in messages if outgoing.token not in sent]
+        rest = self.unsent(replay, messages)
         majors = self._majors(rest, stored)
         self._refuse_what_others_took(rest, stored)
-        answers = dict.fromkeys(sent, "already")
+        answers = dict.fromkeys(stored, "already")
         for major in MAJORS:
             mine = [outgoing for outgoing in rest if majors[outgoing.token] == major]
-            for part in _parts(mine):
+            for part in batches(mine, _MESSAGES_PER_CALL):
                 answers |= self._send_part(replay, major, part, stored)
         return answers
 
     def _majors(
         self, messages: Sequence[OutgoingMessage], stored: Mapping[int, bullmq_job_hash.Message]
     ) -> dict[int, int]:
-        """Major of each message's queue: its present one; without one (its data was lost), that of when the job was
-        read."""
+        """Return the major version of each message's queue: the current one; if its data was lost, that at the time
+        of reading.
+        """
         queues = list(dict.fromkeys(outgoing.queue for outgoing in messages))
         versions = self._wire.call(lambda: self._wire.versions_of(queues))
         found: dict[int, int] = {}
@@ -235,7 +224,7 @@ class BullmqOnRedis:
     def _refuse_what_others_took(
         self, messages: Sequence[OutgoingMessage], stored: Mapping[int, bullmq_job_hash.Message]
     ) -> None:
-        """Refuse absent jobs that someone took out, or let run, which had its reason. Trimmed ones are put back."""
+        """Refuse absent jobs that an operator removed or that ran. Trimmed ones are restored."""
 
         def absent() -> dict[str, list[OutgoingMessage]]:
             pipe = self._wire.client.pipeline(transaction=False)
@@ -251,7 +240,7 @@ class BullmqOnRedis:
         for queue, mine in self._wire.call(absent).items():
             refs = [_ref(outgoing) for outgoing in mine]
             standing = self._wire.call(lambda refs=refs: self._dead.still_present(refs))  # type: ignore[misc]
-            # What is in a dead-letter queue was taken out of its own to be stored.
+            # A job in a dead-letter queue was removed from its own queue to be stored there.
             mine = [outgoing for outgoing in mine if not standing.get(_ref(outgoing))]
             if not mine:
                 continue
@@ -259,7 +248,7 @@ class BullmqOnRedis:
             events = self._wire.call(lambda queue=queue, ids=ids: self._wire.events_of(queue, ids, "-"))  # type: ignore[misc]
             for outgoing in mine:
                 kinds = [one.event for one in events.get(outgoing.job_id, ())]
-                # Its last known event: a failure, after which it was trimmed, or a person's act.
+                # Its last known event: a failure, after which it was trimmed, or an operator's action.
                 known = {"failed", "completed"} if outgoing.was_removed else {"failed", "completed", "removed"}
                 ends = [event for event in kinds if event in known]
                 if ends and ends[-1] != "failed":
@@ -274,18 +263,17 @@ class BullmqOnRedis:
         messages: Sequence[OutgoingMessage],
         stored: Mapping[int, bullmq_job_hash.Message],
     ) -> dict[int, str]:
-        arguments: list[Any] = [_LEDGER_S, _SENT, round(time.time() * 1000), len(messages), self._wire.prefix]
-        # A server that lost its data has no settings of queues, either.
+        arguments: list[Any] = [LEDGER_S, SENT_MARK, round(time.time() * 1000), len(messages), self._wire.prefix]
+        # A server that lost its data has no settings of queues either.
         was_lost = self._wire.call(self._jobs.complete_since) != 0
         for outgoing in messages:
             may_be_new = was_lost or stored[outgoing.token].copy is None or self._is_named(outgoing.queue)
             arguments += self._send_arguments(outgoing, stored[outgoing.token], may_be_new)
         try:
             answers = self._wire.call(lambda: self._wire.send(major, replay, self._dead.copies_key, arguments))
-        except Refusals as refused:
-            why = next(iter(refused.why.values()))
-            raise SourceRefused(f"Nothing was sent: {_WHY_NOT.get(why, _WAITS)}.", tokens=list(refused.why)) from None
-        return {outgoing.token: _ANSWERS[answer] for outgoing, answer in zip(messages, answers, strict=True)}
+        except JobRefusals as refused:
+            raise refused.explain(_WHY_NOT) from None
+        return {outgoing.token: ANSWERS[answer] for outgoing, answer in zip(messages, answers, strict=True)}
 
     def _is_named(self, queue: str) -> bool:
         return queue in self._named or self._dead.is_home(queue)
@@ -315,50 +303,24 @@ class BullmqOnRedis:
             *fields,
         ]
 
-    def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        if not tokens:
-            return set()
-        names = [str(token) for token in tokens]
-        known = self._wire.call(lambda: self._wire.client.hmget(self._wire.ledger(replay), names))
-        return {token for token, mark in zip(tokens, known, strict=True) if mark == _SENT}
-
-    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        return set()
-
-    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        if not tokens:
-            return set()
-        ledger, names = self._wire.ledger(replay), [str(token) for token in tokens]
-
-        def mark() -> list[bytes]:
-            pipe = self._wire.client.pipeline()
-            for name in names:
-                pipe.hsetnx(ledger, name, "withheld")
-            pipe.hmget(ledger, names)
-            pipe.expire(ledger, _LEDGER_S)
-            return cast(list[bytes], pipe.execute()[-2])
-
-        return {token for token, mark in zip(tokens, self._wire.call(mark), strict=True) if mark == _SENT}
-
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         raise SourceRefused(
             "BullMQ has no way back from waiting to failed: what was sent waits in its queue until it runs."
         )
 
-    # Taking out
+    # Removal
 
     def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
-        """Take jobs out by BullMQ's own script, from the failed jobs of their queue and from the dead-letter queue that
+        """Remove jobs with BullMQ's own script, from the failed jobs of their queue and from the dead-letter queue that
         has a copy.
 
-        Only what failed no later than is known here. Another job that was given the id meanwhile is left to be read. A
-        job of a flow stays: removing a child lets its parent run without it, and removing a parent drops what its
-        children returned.
+        Only failures up to the known time. Another job with the same id stays, to be read. Jobs of a flow stay:
+        removing a child would let its parent run without it, and removing a parent would drop its children's results.
         """
         self._wire.refuse_read_only()
         versions = self._wire.call(lambda: self._wire.versions_of([job.queue for job in jobs]))
         removed: set[Ref] = set()
-        for queue, mine in _by_queue(jobs).items():
+        for queue, mine in parts_by_queue(jobs, _MESSAGES_PER_CALL):
             targets = {
                 Target(job.job_id, str(int(job.at * 1000) + _ROUNDED_MS)): job for job in mine if job.at is not None
             }
@@ -378,7 +340,7 @@ class BullmqOnRedis:
     def _take_out(self, queue: str, jobs: Mapping[Target, Ref], states: Sequence[str], major: int | None) -> set[Ref]:
         major = major or self._major
         if major is None:
-            return set()  # not ours to touch; a finding reports it
+            return set()  # not ours to change; a finding reports it
         targets = list(jobs)
         removed: set[Ref] = set()
         at_once = _COPIES_PER_CALL if "wait" in states else _MESSAGES_PER_CALL
@@ -403,7 +365,7 @@ class BullmqOnRedis:
         return bullmq_job_hash.headers_of(bullmq_job_hash.unpack(raw).fields)
 
     def is_chord_member(self, raw: bytes) -> bool:
-        return False  # a job of a flow goes back to its parent automatically
+        return False  # a job of a flow returns to its parent automatically
 
     def expires_at(self, raw: bytes) -> datetime | None:
         return None  # BullMQ's jobs do not expire
@@ -413,7 +375,7 @@ class BullmqOnRedis:
 
 
 def _ref(outgoing: OutgoingMessage) -> Ref:
-    """The failure that a message brings back."""
+    """Return the failure that a message retries."""
     return Ref(outgoing.lineage["queue"], outgoing.job_id)
 
 
@@ -429,31 +391,10 @@ def _message(outgoing: OutgoingMessage) -> bullmq_job_hash.Message:
         raise SourceRefused(str(error), token=outgoing.token) from error
 
 
-def _parts(messages: Sequence[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
-    """The batch in calls that hold Redis for milliseconds only."""
-    part: list[OutgoingMessage] = []
-    size = 0
-    for outgoing in messages:
-        if part and (len(part) == _MESSAGES_PER_CALL or size + len(outgoing.raw) > _BYTES_PER_CALL):
-            yield part
-            part, size = [], 0
-        part.append(outgoing)
-        size += len(outgoing.raw)
-    if part:
-        yield part
-
-
-def _by_queue(jobs: Sequence[Ref]) -> dict[str, list[Ref]]:
-    found: dict[str, list[Ref]] = defaultdict(list)
-    for job in jobs:
-        found[job.queue].append(job)
-    return found
-
-
 # Checked configuration of a BullMQ source (docs/sources/bullmq.md).
 
 _OPTIONS = {"prefix", "dead_letter_queues", "outcome_within_s", "every_s", "major", "tenant"}
-_OFTEN_S, _SELDOM_S = 0.05, 3600  # between two readings
+_OFTEN_S, _SELDOM_S = 0.05, 3600  # bounds of the interval between two readings
 _LONGEST_S = 30 * 86400
 
 
@@ -463,52 +404,30 @@ class Settings:
     dead: Mapping[str, Configured]
     outcome_within_s: float
     every_s: float
-    major: int | None  # of queues that do not state it
+    major: int | None  # for queues that do not state it
     tenants: tuple[str, ...]  # paths
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any]) -> Settings:
         """Check the options of a source. Raises SourceRefused, with a sentence."""
-        if unknown := set(options) - _OPTIONS:
-            known = ", ".join(sorted({*_OPTIONS, "queues"}))
-            raise SourceRefused(f"Source {name}: unknown option {min(unknown)!r}; known: {known}.")
-        prefix = options.get("prefix", "bull")
-        if not isinstance(prefix, str) or not prefix:
-            raise SourceRefused(f'Source {name}: prefix is text, such as "bull", not {str(prefix)[:40]!r}.')
+        refuse_unknown_options(name, options, _OPTIONS)
         major = options.get("major")
         if major is not None and (not isinstance(major, int) or major not in MAJORS):
             raise SourceRefused(f"Source {name}: major is 4, 5 or 6, not {str(major)[:40]!r}.")
         return cls(
-            prefix,
+            text_option(name, "prefix", options.get("prefix", "bull"), "bull"),
             parse_configured(name, options.get("dead_letter_queues")),
-            _seconds(name, "outcome_within_s", options.get("outcome_within_s", 3600), 1, _LONGEST_S),
-            _seconds(name, "every_s", options.get("every_s", 0.5), _OFTEN_S, _SELDOM_S),
+            seconds_option(name, "outcome_within_s", options.get("outcome_within_s", 3600), 1, _LONGEST_S),
+            seconds_option(name, "every_s", options.get("every_s", 0.5), _OFTEN_S, _SELDOM_S),
             major,
-            _paths(name, options.get("tenant", ())),
+            tenant_option(name, options.get("tenant", ())),
         )
 
 
-def _seconds(name: str, option: str, value: Any, least: float, most: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:  # nor NaN
-        raise SourceRefused(
-            f"Source {name}: {option} is a number of seconds, from {least} to {most}, not {str(value)[:40]!r}."
-        )
-    return float(value)
+# Checked destinations of BullMQ jobs: queue and id in a dead letter are untrusted. Pure.
 
-
-def _paths(name: str, value: Any) -> tuple[str, ...]:
-    paths = [value] if isinstance(value, str) else value
-    if not isinstance(paths, list | tuple) or not all(isinstance(one, str) and one for one in paths):
-        raise SourceRefused(
-            f'Source {name}: tenant is where a job says whose it is, such as "kwargs.customer.id", or a list of such places, not '
-            f"{str(value)[:40]!r}."
-        )
-    return tuple(paths)
-
-
-# Checked destinations of BullMQ jobs: the queue and id in a dead letter are untrusted text. Pure.
-
-# Names of a queue's own keys (`QueueKeys` of 4.18, 5.81 and 6.7, and older ones): a job of that id would overwrite one.
+# Names of a queue's own keys (`QueueKeys` of 4.18, 5.81 and 6.7, and older ones): a job with such an id would overwrite
+# one.
 RESERVED = frozenset(
     (
         *(
@@ -542,15 +461,14 @@ RESERVED = frozenset(
         *("waiting", "waiting-children"),
     )
 )
-_REPEATED = re.compile(r"repeat:[^:]+:[0-9]+")  # the one form with colons that BullMQ itself makes
+_REPEATED = re.compile(r"repeat:[^:]+:[0-9]+")  # the only form with colons that BullMQ itself creates
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def refuse_misdirected(message: Message, queue: str, job_id: str) -> None:
-    """Raise SourceRefused unless a job goes back to its own queue, or, where it names none, to the one that a person
-    chose.
+    """Raise SourceRefused unless a job returns to its own queue, or, if it names none, to the one an operator chose.
 
-    Never to a place that no job can have.
+    Never to a key that no job can have.
     """
     if message.more.get("unclear"):
         if queue == message.queue:
@@ -568,7 +486,7 @@ def refuse_misdirected(message: Message, queue: str, job_id: str) -> None:
             "letter out."
         )
     if message.copy is None:
-        return  # read from its own queue, where it was under this very id
+        return  # read from its own queue under this id
     if queue == message.copy[0]:
         raise SourceRefused(
             "Nothing was sent: this dead letter names as its queue the one in which it lies. Take it out, or add its job again."

@@ -25,10 +25,10 @@ def _open_broker(given: SourceSettings) -> Source:
     if given.url.partition("://")[0] in SCHEMES:
         from jobs_admin.sources.celery.on_rabbitmq import CeleryOnRabbitMQ
 
-        return CeleryOnRabbitMQ(given.name, given.url, given.queues, given.options, given.store_prefix, given.store)
+        return CeleryOnRabbitMQ(given)
     from jobs_admin.sources.celery.on_redis import CeleryOnRedis
 
-    return CeleryOnRedis(given.name, given.url, given.queues, given.options, given.store_prefix)
+    return CeleryOnRedis(given)
 
 
 def _priorities(url: str) -> Scale:

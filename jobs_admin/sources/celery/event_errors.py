@@ -1,4 +1,4 @@
-"""Errors in Celery's events: their class, message and traceback, as the guard would report them."""
+"""Errors in Celery's events: class, message and traceback, as the guard would report them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs_admin.core.traces import chain_of
 LONGEST_REPR = 1_100  # characters; Celery cuts a repr to 1,024
 
 _ERROR = re.compile(r"\s*([A-Za-z_][\w.]{0,200})\(")
-# An error's class -> how the guard reports it.
+# Error class -> kind in the guard's report.
 _KINDS = {
     "SoftTimeLimitExceeded": "soft_limit",
     "TimeLimitExceeded": "hard_limit",
@@ -32,7 +32,7 @@ _LIMITS = {
 
 
 def kind_of(error_type: str) -> str:
-    """The kind in the guard's report of an error of this class."""
+    """Return the kind of an error of this class in the guard's report."""
     return _KINDS.get(error_type.rpartition(".")[2], "exception")
 
 
@@ -42,13 +42,13 @@ def _class_name(error: str) -> str:
 
 
 def error_type_of(error: str, trace: str) -> str:
-    """The class of an error: as its traceback names it, with its module, else as its repr does."""
+    """Return the class of an error: with its module by the traceback, else by the repr."""
     chain = chain_of(trace) if trace else []
     return chain[-1].error if chain and chain[-1].error else _class_name(error)
 
 
 def error_of(kind: str, error: str, trace: str) -> tuple[str, str]:
-    """Type and message of an error of this kind. `error` is its repr."""
+    """Return type and message of an error of this kind. `error`: its repr."""
     if kind == "expired":
         return "celery.exceptions.TaskRevokedError", error
     error_type = error_type_of(error, trace)
@@ -64,14 +64,14 @@ def error_of(kind: str, error: str, trace: str) -> tuple[str, str]:
 
 
 def without_retry(trace: str) -> str:
-    """The traceback of the error for which a task asked to be retried, where Celery's own `Retry` was raised after it."""
+    """Return the traceback of the error before Celery's own `Retry`, if the task requested a retry."""
     at = max(trace.rfind(line) for line in _BETWEEN)
     is_after = at > 0 and "\ncelery.exceptions.Retry" in trace[at:]
     return trace[:at].rstrip() + "\n" if is_after else trace
 
 
 def _message(error: str) -> str:
-    """The text of an error by its repr: its only argument, where that is text, else what is between its parentheses."""
+    """Return an error's message from its repr: its only argument if that is text, else everything in parentheses."""
     if not _class_name(error):
         return error
     inner = error[error.index("(") + 1 :].rstrip()
@@ -81,7 +81,7 @@ def _message(error: str) -> str:
 
 
 def literal(text: str) -> Any:
-    """The value of a Python literal; None where the text is none, such as a repr that was cut."""
+    """Return the value of a Python literal; None for other text, such as a truncated repr."""
     if len(text) > LONGEST_REPR or text.count("(") + text.count("[") + text.count("{") > 500:
         return None
     try:

@@ -1,7 +1,8 @@
-"""Celery's events, read as hostile text: the jobs in workers' hands, the jobs that ended, and what each worker has run.
+"""Parser of Celery's events, treated as untrusted: jobs in workers' hands, ended jobs, and the executions of each
+worker.
 
-`task-received` alone names a job's task and arguments, and `task-failed` alone how it ended: the former is remembered until
-the latter comes, for a bounded number of jobs.
+Only `task-received` contains a job's task and arguments, and only `task-failed` how it ended: the former is stored
+until the latter arrives, for a bounded number of jobs.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from jobs_admin.sources.celery.event_errors import LONGEST_REPR
 _MOST_JOBS = 200_000  # in workers' hands, or waiting for another attempt
 _MOST_IN_HAND = 20  # attempts of one job
 _MOST_WORKERS = 500
-_MOST_IN_MESSAGE = 1_000  # events; Celery sends at most 24 together
+_MOST_IN_MESSAGE = 1_000  # events; Celery sends at most 24 at once
 _LARGEST_MESSAGE = 4 * 2**20  # bytes
 _LONGEST_ID, _LONGEST_NAME = 255, 255  # characters
-_MOST_BODIES = 5_000  # among which one that comes twice is recognized
-_MOST_TASKS = 1_000  # of which successes are counted apart
-_MOST_TEXT = 64 * 2**20  # bytes of the arguments of jobs in hand
+_MOST_BODIES = 5_000  # remembered to recognise duplicates
+_MOST_TASKS = 1_000  # tasks whose successes are counted separately
+_MOST_TEXT = 64 * 2**20  # bytes of arguments of jobs in hand
 _LONGEST_ERROR, _LONGEST_TRACE = 64 * 1024, 256 * 1024
-_MOST_ATTEMPTS = 1_000  # that the first event of a job is believed
-_MOST_BUFFERED_S = 5.0  # a worker sends its events at the latest after one second
-_REJECTED_S = 2.0  # a rejection without a failure beside it for so long is the end of its job
+_MOST_ATTEMPTS = 1_000  # maximum accepted for a job's first event
+_MOST_BUFFERED_S = 5.0  # workers send their events within one second
+_REJECTED_S = 2.0  # a rejection without a failure within this time is the end of its job
 
 
 class UnreadableEvent(ValueError):
-    """A message that holds no events."""
+    """A message without events."""
 
 
 def body_of_kombu(message: bytes | str) -> bytes | str:
-    """The body of a message as kombu publishes it on Redis. Raises UnreadableEvent."""
+    """Return the body of a message that kombu published on Redis. Raises UnreadableEvent."""
     if len(message) > _LARGEST_MESSAGE:
         raise UnreadableEvent("too large")
     outer = untrusted.read_object(message)
@@ -53,7 +54,7 @@ def body_of_kombu(message: bytes | str) -> bytes | str:
 
 
 def from_json(body: bytes | str) -> list[dict[str, Any]]:
-    """The events in a JSON body: one, or a list of them. Raises UnreadableEvent."""
+    """Return the events in a JSON body: one, or a list. Raises UnreadableEvent."""
     if len(body) > _LARGEST_MESSAGE:
         raise UnreadableEvent("too large")
     found = untrusted.read(body)
@@ -68,15 +69,15 @@ class Job:
     """A job in a worker's hands."""
 
     task: str
-    args: str  # Celery's repr, cut
+    args: str  # Celery's repr, truncated
     kwargs: str
     attempt: int
     worker: str
-    due_at: float | None = None  # the time before which its worker does not start it, seconds since 1970
-    queue: str = ""  # as its producer's `task-sent` names it
+    due_at: float | None = None  # earliest start, Unix seconds
+    queue: str = ""  # by its producer's `task-sent`
     rejected_at: float | None = None
-    following: Job | None = None  # its next attempt, in hand already
-    is_old: bool = False  # events after it were missed, perhaps those of its end
+    following: Job | None = None  # its next attempt, already in hand
+    is_old: bool = False  # later events were missed, possibly those of its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Succeeded:
-    """Jobs that succeeded, of one task in one queue, and the id of one of them."""
+    """Successful jobs of one task in one queue, and the id of one of them."""
 
     count: int
     job_id: str
@@ -104,20 +105,20 @@ class Succeeded:
 
 @dataclass(slots=True)
 class Worker:
-    """A worker by its heartbeats. Counts of executions since the first heartbeat that was read of this process of it."""
+    """A worker by its heartbeats. Executions are counted since the first heartbeat read from its current process."""
 
     pid: int
-    processed: int  # by its latest heartbeat, since its start
-    at: float  # when its latest event was read
+    processed: int  # since its start, by its latest heartbeat
+    at: float  # time when its latest event was read
     executed: int = 0  # by its heartbeats
     started: int = 0  # by its `task-started`
-    started_at: float = 0.0  # when the latest of these was read
-    quiet_since: float = 0.0  # when a heartbeat first counted jobs without `task-started`; 0: its events come
+    started_at: float = 0.0  # time when the latest of these was read
+    quiet_since: float = 0.0  # first heartbeat that counted jobs without `task-started`; 0: its events arrive
 
 
 @dataclass(slots=True)
 class Events:
-    """State of a stream of events that is read. `now` is the desk's clock, seconds since 1970."""
+    """State of an event stream. `now`: the desk's clock, Unix seconds."""
 
     jobs: OrderedDict[str, Job] = field(default_factory=OrderedDict)
     workers: dict[str, Worker] = field(default_factory=dict)
@@ -125,20 +126,20 @@ class Events:
     succeeded: dict[tuple[str, str], Succeeded] = field(default_factory=dict)  # by queue ("" unknown) and task
     revoked: int = 0
     unreadable: int = 0
-    executed: int = 0  # since `take`: executions by heartbeats, and by `task-started`
+    executed: int = 0  # executions since the last `take`, by heartbeats; and by `task-started`
     started: int = 0
-    missed: int = 0  # executions while this stream was not read, as far as heartbeats report them
+    missed: int = 0  # executions while the stream was not read, by heartbeats
     _sent: OrderedDict[str, str] = field(default_factory=OrderedDict)  # job id -> its queue, until it is received
     _retried: OrderedDict[str, int] = field(default_factory=OrderedDict)  # job id -> its attempts so far
     _finished: OrderedDict[str, None] = field(default_factory=OrderedDict)  # ids of jobs that failed for good
     _rejected: dict[str, None] = field(default_factory=dict)
     _bodies: OrderedDict[int, None] = field(default_factory=OrderedDict)  # hashes
-    _text: int = 0  # at most so many bytes of arguments
+    _text: int = 0  # upper bound of the bytes of arguments
 
     def is_repeated(self, body: bytes | str) -> bool:
         """Return whether this body was read before: a worker that loses its connection may publish it twice.
 
-        Events carry their time and a logical clock, so that no two bodies are equal.
+        Events contain their time and a logical clock, so different bodies are never equal.
         """
         number = hash(body)
         if number in self._bodies:
@@ -147,7 +148,7 @@ class Events:
         return False
 
     def add(self, event: dict[str, Any], now: float) -> None:
-        """Read an event. Never raises on what it contains."""
+        """Read an event. Never raises for its content."""
         kind, worker = event.get("type"), untrusted.text(event.get("hostname"), _LONGEST_NAME)
         if not isinstance(kind, str):
             self.unreadable += 1
@@ -159,7 +160,7 @@ class Events:
             self.unreadable += 1
 
     def take_ended(self, now: float) -> list[Ended]:
-        """Attempts that ended since the call before."""
+        """Return the attempts that ended since the previous call."""
         for job_id in list(self._rejected):
             job = self.jobs.get(job_id)
             if job is None or job.rejected_at is None:
@@ -171,12 +172,12 @@ class Events:
         return ended
 
     def resume(self, known: dict[str, Worker]) -> None:
-        """Begin after an interval that was not read. `known`: the workers before it, by name."""
+        """Start after an interval that was not read. `known`: workers before it, by name."""
         self.workers = {name: replace(worker, at=0.0) for name, worker in known.items()}
         self.note_missed()
 
     def note_missed(self) -> None:
-        """Events were missed: of jobs known until now, further attempts may have passed."""
+        """Note that events were missed: known jobs may have had further attempts."""
         self._retried.clear()
         for job in self.jobs.values():
             job.is_old = True
@@ -226,7 +227,7 @@ class Events:
             self._sent.pop(job_id, ""),
         )
         if before is not None and before.attempt < job.attempt and not before.is_old:
-            # A worker may receive the next attempts before it says how the last one ended.
+            # A worker may receive further attempts before it reports the end of the previous one.
             for _ in range(_MOST_IN_HAND):
                 if before.following is None or before.following.attempt >= job.attempt:
                     before.following = job
@@ -240,7 +241,7 @@ class Events:
             self._bound_text()
 
     def _attempt(self, job_id: str, in_hand: Job | None, retries: object) -> int:
-        """The attempt of a job that a worker received, at most the next one of those seen; 0: unknown."""
+        """Return the attempt of a received job, at most the one after those seen; 0: unknown."""
         number = untrusted.number(retries)
         while in_hand is not None and in_hand.following is not None:
             in_hand = in_hand.following
@@ -252,16 +253,16 @@ class Events:
         return int(max(0, number)) + 1 if number < _MOST_ATTEMPTS else 0
 
     def _bound_text(self) -> None:
-        """Measure the arguments of the jobs in hand; where they are too much, drop the jobs that are longest in hand."""
+        """Measure the arguments of the jobs in hand; if too large, drop the oldest jobs."""
         self._text = sum(_text_size(job) for job in self.jobs.values())
         while self._text > _MOST_TEXT // 2 and self.jobs:
             _, dropped = self.jobs.popitem(last=False)
             self._text -= _text_size(dropped)
 
     def _take(self, job_id: str, *, is_retry: bool = False) -> Job | None:
-        """The attempt in hand that ended: the earliest by a retry, by any other end the latest.
+        """Return the attempt in hand that ended: for a retry the earliest, otherwise the latest.
 
-        Of two attempts that end at about the same time, a worker may report the later one first.
+        If two attempts end at about the same time, a worker may report the later one first.
         """
         job = self.jobs.get(job_id)
         if job is None or job.following is None:
@@ -277,7 +278,7 @@ class Events:
     def _fail(self, is_retry: bool, job_id: str, worker: str, event: dict[str, Any], at: float) -> None:
         job = self._take(job_id, is_retry=is_retry)
         if job is None and job_id in self._finished and not is_retry:
-            return  # for a hard time limit Celery sends two
+            return  # Celery sends two events for a hard time limit
         error = untrusted.text(event.get("exception"), _LONGEST_ERROR)
         trace = untrusted.text(event.get("traceback"), _LONGEST_TRACE)
         attempt = job.attempt if job else self._retried.get(job_id, -1) + 1
@@ -321,7 +322,7 @@ class Events:
                 del self.workers[min(self.workers, key=lambda one: self.workers[one].at)]
             is_restarted = known is not None and not known.at
             self.workers[name] = known = Worker(pid, 0 if is_restarted else processed, 0.0 if is_restarted else now)
-        # Containers give each process of a worker the same number.
+        # Containers give each process of a worker the same pid.
         ran = processed - known.processed if processed >= known.processed else processed
         if known.at:
             known.executed += ran
@@ -335,7 +336,7 @@ class Events:
 
 
 def _text_size(job: Job | None) -> int:
-    """Bytes of the arguments of a job and of its further attempts."""
+    """Return the bytes of the arguments of a job and its further attempts."""
     size = 0
     while job is not None:
         size += sys.getsizeof(job.args) + sys.getsizeof(job.kwargs)

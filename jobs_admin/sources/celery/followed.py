@@ -1,14 +1,14 @@
-"""Celery without our guard: failures as its events and its result backend report them, read only.
+"""Celery without our guard: failures from its events and result backend, read only.
 
-What is read has no message, so nothing of it can be sent again. Depths are those of the broker's adapter.
+Events have no message, so these failures cannot be replayed. Depths come from the broker's adapter.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import redis
@@ -17,6 +17,7 @@ from jobs_admin.core import coverage as covered
 from jobs_admin.core import keys
 from jobs_admin.core.coverage import UNKNOWN_QUEUE, Coverage, WorkerCoverage
 from jobs_admin.core.envelope import Envelope
+from jobs_admin.core.text import list_some
 from jobs_admin.installation import COMMAND
 from jobs_admin.sources.amqp import SCHEMES
 from jobs_admin.sources.base import (
@@ -36,22 +37,27 @@ from jobs_admin.sources.celery.events import Events, Worker
 from jobs_admin.sources.celery.listening import Listener, Messages, rabbitmq_messages, redis_messages
 from jobs_admin.sources.celery.results import Result, Results
 from jobs_admin.sources.celery.seen_reports import report_of_end, report_of_result
-from jobs_admin.sources.celery.task_queues import TaskQueues
 
 _MESSAGES_AT_ONCE = 1_000
-_GAP_S = 2.0  # without a reading for longer, there is a gap
+_GAP_S = 2.0  # a longer time without reading is a gap
 _CHECK_EVERY_S = 5.0
 _SEARCH_EVERY_S = 1.0
 _MOST_CHECKED = 500
-_UNSEEN_S = 86_400.0  # a retry without news for longer
-_LATE_S = 60.0  # past its due time, a retry is asked for in the result backend
+_UNSEEN_S = 86_400.0  # a retry without news for longer is lost
+_LATE_S = 60.0  # after its due time, when a retry is looked up in the result backend
 _QUEUE_FOR_S = 60.0
-_MOST_LEARNED = 20  # results of successes that are read at once, for the queues of their tasks
+_MOST_LEARNED = 20  # results of successes read at once, to learn the queues of their tasks
+
+_MOST_TASKS = 2_000
+_MOST_QUEUES = 5  # per task
+_MOVED_S = 600.0  # a task not seen in a queue for this time has left it
+_LEARN_EVERY_S = 60.0
 
 
 class Followed:
-    """A `sources.PulledSource` around the adapter of Celery's broker. Options: `result_backend`, `event_exchange`,
-    `result_prefix`, and those of the broker.
+    """A `sources.PulledSource` around the adapter of Celery's broker.
+
+    Options: `result_backend`, `event_exchange`, `result_prefix`, and those of the broker.
     """
 
     every_s = 1.0
@@ -82,21 +88,19 @@ class Followed:
         self._only_queue = (float("inf"), given.queues[0]) if len(given.queues) == 1 else (0.0, UNKNOWN_QUEUE)
 
     def __getattr__(self, name: str) -> Any:
-        """Everything that is not about failures is the broker's: depths, findings, and sending what the guard captured."""
+        """Return the broker adapter's attribute: depths, findings, and sending messages captured by the guard."""
         return getattr(self._broker, name)
 
     def workers(self) -> dict[str, set[str]] | None:
-        """None: a question to workers would be written to the broker."""
+        """Return None: a query to workers would write to the broker."""
         return None
 
     def findings(self) -> list[Finding]:
-        found = [] if self._is_amqp else list(self._broker.findings())  # those of RabbitMQ publish a message
+        found = [] if self._is_amqp else list(self._broker.findings())  # RabbitMQ's findings publish a message
         coverage = self._load_coverage()
         silent = sorted(name for name, one in coverage.workers.items() if one.sends_events is False) if coverage else []
         if silent:
-            names = ", ".join(name[:60] for name in silent[:3]) + (
-                f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-            )
+            names = list_some([name[:60] for name in silent], 3)
             found.append(
                 Finding(
                     "events-off",
@@ -118,7 +122,7 @@ class Followed:
             self._results.close()
 
     def switch_events(self, on: bool) -> None:
-        """Ask all workers to send events of their jobs, or to stop. Raises SourceUnreachable."""
+        """Instruct all workers to start or stop sending events. Raises SourceUnreachable."""
         from jobs_admin.sources.celery import workers as celery_workers
 
         options = {} if self._is_amqp else {"global_keyprefix": self._prefix, "max_retries": 1}
@@ -127,7 +131,10 @@ class Followed:
     # -- reading
 
     def dead_letters(self, after: str) -> Pulled:
-        """See `base.PulledSource`. The place means nothing: an event comes once. So the same is returned until it is filed."""
+        """See `base.PulledSource`.
+
+        The cursor has no effect: an event arrives once, so the same page is returned until it is filed.
+        """
         if self._unfiled is not None:
             return self._unfiled
         now = time.time()
@@ -156,7 +163,7 @@ class Followed:
         for one in ended:
             try:
                 reports.append(report_of_end(self.name, self._queue, one, stored.get(one.job_id)))
-            except Exception as error:  # the others are filed all the same
+            except Exception as error:  # the others are filed nevertheless
                 unread.append(Unread.from_error(self._queue(""), one.job_id, one.error.encode(), error))
         is_more = self._listener is not None and self._listener.is_more
         if not is_more:
@@ -168,7 +175,7 @@ class Followed:
         return self._unfiled
 
     def confirm_filed(self, pulled: Pulled) -> None:
-        """Store what was seen until now, for the screens and for a process that goes on."""
+        """Store what was seen so far, for the screens and for a process that continues."""
         self._unfiled = None
         if self._store is not None:
             try:
@@ -177,7 +184,7 @@ class Followed:
                 raise SourceUnreachable(f"Redrive's own Redis does not answer ({type(error).__name__}).") from error
 
     def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
-        """Changes of retries: when they are due, how they ended by the result backend, and those without news."""
+        """Return changes of retries: due times, endings in the result backend, and retries without news."""
         now = time.time()
         retrying = [job for job in jobs if job.state == "retrying"]
         if not retrying:
@@ -213,9 +220,9 @@ class Followed:
     # -- coverage
 
     def _follow(self, now: float) -> Coverage:
-        """Subscribe where that is not so, and note the interval that was not read."""
+        """Subscribe if needed, and record the interval that was not read."""
         coverage = self._coverage
-        if coverage is None or self._listener is None:  # meanwhile another process may have read
+        if coverage is None or self._listener is None:  # another process may have read meanwhile
             coverage = self._coverage = self._load_coverage() or Coverage(since=now)
         is_new = self._listener is None or not self._listener.is_subscribed
         if self._listener is None:
@@ -270,7 +277,9 @@ class Followed:
     # -- results
 
     def _read_results(self, job_ids: Sequence[str]) -> dict[str, Result]:
-        """Stored results, for what events do not say; none where they cannot be read, which the coverage says."""
+        """Return stored results, for facts missing in events; none if they cannot be read, which the coverage
+        reports.
+        """
         if self._results is None or not job_ids:
             return {}
         try:
@@ -306,7 +315,7 @@ class Followed:
     # -- queues
 
     def _count_successes(self, now: float) -> dict[tuple[str, int], int]:
-        """Jobs that succeeded since the call before, by queue and minute since 1970."""
+        """Return the jobs that succeeded since the previous call, by queue and minute since 1970."""
         succeeded, self._events.succeeded = self._events.succeeded, {}
         unknown = [(task, one) for (queue, task), one in succeeded.items() if task and not queue]
         wanted = [one.job_id for task, one in unknown if self._task_queues.is_to_be_learned(task, now)]
@@ -319,7 +328,7 @@ class Followed:
         return dict(ran)
 
     def _queue(self, task: str) -> str:
-        """The queue of a job of which nothing names it: that of its task, else the only one there is."""
+        """Return the queue of a job without a known one: that of its task, else the only queue."""
         if learned := self._task_queues.get(task, time.time()):
             return learned
         until, queue = self._only_queue
@@ -334,7 +343,9 @@ class Followed:
 
 
 def _results(given: SourceSettings) -> Results | None:
-    """The result backend to read: the configured one, else the Redis that is the broker; None where it is none or "none"."""
+    """Return the result backend to read: the configured one, else the broker's Redis; None for "none" and other
+    systems.
+    """
     url = str(given.options.get("result_backend") or given.url)
     if url == "none" or url.partition("://")[0] not in ("redis", "rediss", "redis+socket", "unix"):
         return None
@@ -342,7 +353,7 @@ def _results(given: SourceSettings) -> Results | None:
 
 
 def open_followed(given: SourceSettings, broker: Any) -> Followed:
-    """The adapter for a source with `guard = false`. Nothing is dialled yet."""
+    """Return the adapter for a source with `guard = false`. Opens no connection yet."""
     if given.url.partition("://")[0] in SCHEMES:
         ssl = given.options.get("ssl") or False
         return Followed(given, broker, lambda name: rabbitmq_messages(given.url, ssl, name), bytes)
@@ -352,3 +363,39 @@ def open_followed(given: SourceSettings, broker: Any) -> Followed:
     return Followed(
         given, broker, lambda name: redis_messages(client, f"{prefix}/{db}.{name}"), celery_events.body_of_kombu
     )
+
+
+@dataclass(slots=True)
+class TaskQueues:
+    """Tasks and the queues in which they were seen, each with its latest time. `now`: Unix seconds."""
+
+    _seen: OrderedDict[str, dict[str, float]] = field(default_factory=OrderedDict)
+    _requested_at: OrderedDict[str, float] = field(default_factory=OrderedDict)
+
+    def add(self, task: str, queue: str, now: float) -> None:
+        queues = self._seen.setdefault(task, {})
+        queues[queue] = now
+        if len(queues) > _MOST_QUEUES:
+            del queues[min(queues, key=queues.__getitem__)]
+        _bound(self._seen, task)
+
+    def get(self, task: str, now: float) -> str:
+        """Return the only queue of a task; "" if unknown or several."""
+        queues = self._seen.get(task, {})
+        latest = max(queues.values(), default=now)
+        current = [queue for queue, at in queues.items() if latest - at < _MOVED_S]
+        return current[0] if len(current) == 1 else ""
+
+    def is_to_be_learned(self, task: str, now: float) -> bool:
+        """Return whether a result of this task should be read; True at most once a minute."""
+        if 0 <= now - self._requested_at.get(task, float("-inf")) < _LEARN_EVERY_S:
+            return False
+        self._requested_at[task] = now
+        _bound(self._requested_at, task)
+        return True
+
+
+def _bound(among: OrderedDict[str, Any], task: str) -> None:
+    among.move_to_end(task)
+    if len(among) > _MOST_TASKS:
+        among.popitem(last=False)

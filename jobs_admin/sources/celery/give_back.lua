@@ -1,9 +1,11 @@
--- Messages that a dead worker had fetched -> the heads of their queues, in one step: each once, whoever else puts it back.
--- KEYS: `unacked`, `unacked_index`. ARGV: for each message its tag, its list and its element. Answers how many were put back.
+-- Return messages that a dead worker had fetched to the heads of their queues, in one step: each once, even with
+-- concurrent callers.
+-- KEYS: `unacked`, `unacked_index`. ARGV: for each message its tag, its list and its element.
+-- Returns the number returned.
 local count = 0
 for i = 1, #ARGV, 3 do
   if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 1 then
-    -- First, since it may be refused (no memory is left, the key is no list), which ends the script.
+    -- First, because it may be refused (no memory, or the key is not a list), which ends the script.
     redis.call('RPUSH', ARGV[i + 1], ARGV[i + 2])
     redis.call('HDEL', KEYS[1], ARGV[i])
     redis.call('ZREM', KEYS[2], ARGV[i])

@@ -1,7 +1,7 @@
-"""Subscriptions to Celery's events that leave no trace in the broker: messages come to a thread and wait here to be read.
+"""Subscriptions to Celery's events that leave no trace in the broker. A thread receives messages into a bounded buffer.
 
-On Redis a plain SUBSCRIBE: kombu's own consumer would write the key of a binding. On RabbitMQ an exclusive queue, which ends with
-its connection and drops its oldest messages beyond a bound.
+On Redis a plain SUBSCRIBE: kombu's consumer would write a binding key. On RabbitMQ an exclusive queue that ends with
+its connection and drops its oldest messages beyond a limit.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from jobs_admin.sources.one_redis import escape_glob
 
 _MOST_WAITING = 50_000  # messages
 _MOST_BYTES = 64 * 2**20
-_UNREAD_S = 60.0  # then nobody reads, and the subscription ends
+_UNREAD_S = 60.0  # without a reader for this time, the subscription ends
 _TURN_S = 1.0
 _CONNECT_S = 5.0
 _PING_EVERY_S = 2  # on a silent connection
-_HUNG_S = 10.0  # a broker that does not answer for so long is not read
+_HUNG_S = 10.0  # a broker that does not answer for this time counts as hanging
 _HEARTBEAT_S = 10
 
-# A message; True where none came, but the broker answered; False where nothing came for a second.
+# A message; True without one, if the broker answered; False if nothing arrived for a second.
 Messages = Generator[bytes | bool, None, None]
 
 
 class Listener:
-    """The messages of one subscription. `open_messages` connects at the first step, and ends a connection when closed."""
+    """Messages of one subscription.
+
+    `open_messages` connects at its first step, and closes the connection when closed.
+    """
 
     def __init__(self, name: str, open_messages: Callable[[], Messages], where: str) -> None:
         self._open, self._where = open_messages, where
@@ -47,14 +50,14 @@ class Listener:
         self._is_subscribed = threading.Event()
         self._is_closed = False
         self.dropped = 0  # messages
-        self.alive_at = 0.0  # when the broker last sent anything, seconds since 1970
+        self.alive_at = 0.0  # time of the broker's latest data, Unix seconds
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"events {name}")
         self._thread.start()
 
     def take(self, most: int) -> list[bytes]:
-        """The messages that came since the call before, the oldest first.
+        """Return the messages received since the previous call, oldest first.
 
-        Raises SourceUnreachable after the last of a subscription that ended.
+        Raises SourceUnreachable after the last message of a subscription that ended.
         """
         self._read_at = time.monotonic()
         self._is_subscribed.wait(_CONNECT_S)
@@ -99,10 +102,10 @@ class Listener:
             self._why = f"{self._where} does not allow this user to subscribe to Celery's events: {error}"
         except (redis.RedisError, AMQPError, OSError) as error:
             self._why = f"{self._where}: the subscription to Celery's events ended ({type(error).__name__})."
-        except Exception as error:  # a defect must be shown as one, not as silence
+        except Exception as error:  # a defect must be visible, not silent
             self._why = f"{self._where}: reading Celery's events failed: {type(error).__name__}: {error}"
         finally:
-            self._is_subscribed.set()  # nobody waits for it any more
+            self._is_subscribed.set()  # stop waiting for it
             try:
                 messages.close()
             except Exception as error:
@@ -118,9 +121,9 @@ class Listener:
 
 
 def redis_messages(client: redis.Redis, channel: str) -> Messages:
-    """Messages of a fanout exchange of kombu on Redis, for every routing key."""
+    """Yield messages of a kombu fanout exchange on Redis, for every routing key."""
     pool = client.connection_pool
-    # Without another try: one that succeeded would hide that events were missed.
+    # No retry: a successful one would hide missed events.
     settings = pool.connection_kwargs | {
         "retry": Retry(NoBackoff(), 0),
         "retry_on_error": [],
@@ -148,7 +151,7 @@ def redis_messages(client: redis.Redis, channel: str) -> Messages:
 
 
 def rabbitmq_messages(url: str, ssl: Any, exchange: str) -> Messages:
-    """Messages of an exchange that is there, through a queue that is gone with this connection."""
+    """Yield messages of an existing exchange, through a queue that ends with this connection."""
     made: Any = Connection(url, connect_timeout=_CONNECT_S, heartbeat=_HEARTBEAT_S, ssl=ssl)  # type: ignore[no-untyped-call]
     connection = made.transport.establish_connection()
     received: list[bytes] = []
@@ -161,7 +164,7 @@ def rabbitmq_messages(url: str, ssl: Any, exchange: str) -> Messages:
         channel = connection.channel()
         bounds = {"x-max-length": _MOST_WAITING, "x-max-length-bytes": _MOST_BYTES}
         name = channel.queue_declare("", exclusive=True, auto_delete=True, durable=False, arguments=bounds).queue
-        channel.queue_bind(name, exchange, "#")  # NotFound where there is no such exchange: it is not ours to declare
+        channel.queue_bind(name, exchange, "#")  # NotFound if the exchange does not exist: it is not ours to declare
         channel.basic_consume(name, no_ack=True, callback=receive)
         octets = -1
         while True:

@@ -1,4 +1,4 @@
-"""A captured Celery message, made ready to run again. Fields that are not listed here stay byte for byte."""
+"""Captured Celery messages, prepared to run again. Fields not listed here keep their bytes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 
 # These five lists are all that a replay changes in a message; docs/replays.md explains them.
 
-# Identity of the run: its id, whose child it is (the run's before it), how many retries count as made, and where it comes from.
-# `eta` and `expires` were of the first run: a replay is sent when it is due, and what has expired is left out unless that is
-# accepted.
+# Identity of the run: id, parent (the previous run), retries counted as made, and lineage. `eta` and `expires` belonged
+# to the first run: a replay is sent when due, and expired jobs are excluded unless accepted.
 RENEWED_HEADERS = ("id", "parent_id", "retries", "eta", "expires", "redrive")
 RENEWED_PROPERTIES = ("correlation_id", "delivery_tag")
 # Only on request: other arguments, a priority, another queue.
 RENEWED_ON_REQUEST = ("body", "argsrepr", "kwargsrepr", "priority", "delivery_info")
-# Its time to live, which began when it was first sent: RabbitMQ would drop the new run without a word.
+# Time to live, counted from the first sending: RabbitMQ would silently drop the new run.
 STRIPPED_PROPERTIES = ("expiration",)
-# Written by brokers while the message lived: true of the old run, false of the new one.
+# Set by a breaker that held the old run (`worker/next_message.py`).
+HOLD_HEADERS = ("redrive_held", "redrive_held_since", "redrive_held_failed", "redrive_ticket")
+# Written by brokers during the message's life: true for the old run, false for the new one.
 STRIPPED_HEADERS = (
     "redelivered",
     "x-death",
@@ -35,15 +36,16 @@ STRIPPED_HEADERS = (
     "x-last-death-exchange",
     "x-last-death-queue",
     "x-last-death-reason",
+    *HOLD_HEADERS,
 )
 
-# A policy's note of how long the attempt before waited (`worker/next_message.py`).
+# A policy's note of the delay before the previous attempt (`worker/next_message.py`).
 WAITED = "redrive_waited"
 
-# Never shown: unredacted copies of the arguments, and our own.
-HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive", WAITED})
+# Never shown: unredacted copies of the arguments, and our own headers.
+HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive", WAITED, *HOLD_HEADERS})
 
-# Celery's own bound for the `argsrepr` header (celery.app.amqp.Queues, 5.7).
+# Celery's own limit of the `argsrepr` header (celery.app.amqp.Queues, 5.7).
 _REPR_LENGTH = 1024
 
 
@@ -57,7 +59,7 @@ class Body:
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """The message as a mapping. Raises SourceRefused for what is not a Celery message of protocol 2."""
+    """Parse a message. Raises SourceRefused unless it is a Celery message of protocol 2."""
     try:
         message = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -77,7 +79,10 @@ def parse(raw: bytes) -> dict[str, Any]:
 
 
 def body_of(message: dict[str, Any]) -> Body:
-    """The decoded body. Raises SourceRefused where it is not plain JSON: nothing else is decoded, least of all pickle."""
+    """Return the decoded body.
+
+    Raises SourceRefused unless it is plain JSON: nothing else is decoded, least of all pickle.
+    """
     if message.get("content-type") != "application/json":
         raise SourceRefused(
             f"The arguments are {message.get('content-type')!r}, not JSON: they can be replayed, not edited."
@@ -97,19 +102,19 @@ def body_of(message: dict[str, Any]) -> Body:
 
 
 def shown_headers(message: dict[str, Any]) -> dict[str, Any]:
-    """Headers of a message without those that repeat the arguments."""
+    """Return a message's headers, without those that repeat the arguments."""
     return {name: value for name, value in message["headers"].items() if name not in HIDDEN_HEADERS}
 
 
 class Reader:
-    """The part of a `sources.Source` that only reads a message: the same on every broker."""
+    """The part of a `sources.Source` that only reads messages, shared by all brokers."""
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
         body = body_of(parse(raw))
         return body.args, body.kwargs
 
     def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Accept anything: every message of Celery has both."""
+        """Accept any arguments."""
 
     def headers(self, raw: bytes) -> dict[str, Any]:
         return shown_headers(parse(raw))
@@ -122,7 +127,7 @@ class Reader:
 
 
 def priority_of(message: dict[str, Any]) -> int:
-    """0 to 9, as kombu reads it."""
+    """Return 0 to 9, as in kombu."""
     try:
         return max(min(int(message["properties"]["priority"]), 9), 0)
     except (TypeError, ValueError, KeyError):
@@ -130,16 +135,16 @@ def priority_of(message: dict[str, Any]) -> int:
 
 
 def tag_head(replay: str) -> str:
-    """Text in every message that this replay sent, right before its token."""
+    """Return the text in every message sent by this replay, immediately before its token."""
     return f'"delivery_tag": "redrive-{replay}-'
 
 
 def renew(outgoing: OutgoingMessage, replay: str) -> tuple[int, bytes]:
-    """Return the message under its new id: its priority, and its bytes for the broker; the same for the same input.
+    """Return priority and bytes of the message under its new id; the same for the same input.
 
     Raises SourceRefused (with the token).
     """
-    # Celery's own retries get another tag: this one marks what no worker has fetched yet.
+    # Celery's own retries get another tag: this one marks messages that no worker has fetched yet.
     tag = f"redrive-{replay}-{outgoing.token}"
     return _renew_plain(outgoing, tag) or _renew_parsed(outgoing, tag)
 
@@ -154,20 +159,21 @@ def _renew_parsed(outgoing: OutgoingMessage, tag: str) -> tuple[int, bytes]:
         for name in STRIPPED_PROPERTIES:
             properties.pop(name, None)
         headers["root_id"] = headers.get("root_id") or old_id
-        if outgoing.job_id != old_id:  # else it keeps its parent
+        if outgoing.job_id != old_id:  # otherwise it keeps its parent
             headers["parent_id"] = old_id
         if outgoing.retries is not None:
             headers["retries"] = outgoing.retries
-            headers.pop(WAITED, None)  # of the attempts that do not count any more
+            headers.pop(WAITED, None)  # belongs to attempts that no longer count
         headers.update(id=outgoing.job_id, eta=None, expires=None, redrive=outgoing.lineage)
-        # A result waits under correlation_id, an unacknowledged message under delivery_tag: both must be of this run.
+        # Results are stored under correlation_id, unacknowledged messages under delivery_tag: both must belong to this
+        # run.
         properties["correlation_id"] = outgoing.job_id
         properties["delivery_tag"] = tag
         if outgoing.priority is not None:
             properties["priority"] = outgoing.priority
         _address(properties, outgoing)
         if outgoing.args is not None or outgoing.kwargs is not None:
-            _replace_arguments(message, outgoing)
+            replace_arguments(message, outgoing.args, outgoing.kwargs)
         return priority_of(message), json.dumps(message).encode()
     except SourceRefused as error:
         raise SourceRefused(str(error), token=outgoing.token) from error
@@ -178,19 +184,19 @@ def _renew_parsed(outgoing: OutgoingMessage, tag: str) -> tuple[int, bytes]:
 
 
 def _address(properties: dict[str, Any], outgoing: OutgoingMessage) -> None:
-    """Direct Celery's own retries, and messages that kombu puts back, to the queue that the job is sent to."""
+    """Direct Celery's own retries, and messages that kombu requeues, to the job's target queue."""
     delivery = properties.get("delivery_info")
     if not isinstance(delivery, dict):
         delivery = {}
     delivery.pop("redelivered", None)
-    # Without an exchange the routing key is the queue's name; with one, the message was never redirected.
+    # Without an exchange, the routing key is the queue's name; with one, the message was never redirected.
     came_from = delivery.get("routing_key") if delivery.get("exchange") == "" else outgoing.lineage.get("queue")
     if came_from != outgoing.queue:
         properties["delivery_info"] = {**delivery, "exchange": "", "routing_key": outgoing.queue}
 
 
 def is_chord_member(raw: bytes) -> bool:
-    """Return whether a chord waits for this job. Costs half a microsecond for a job without a group; never raises."""
+    """Return whether a chord waits for this job. Takes 0.5 µs for a job without a group; never raises."""
     if _is_absent(raw, b'"group":'):
         return False
     try:
@@ -201,7 +207,7 @@ def is_chord_member(raw: bytes) -> bool:
 
 
 def expires_at(raw: bytes) -> datetime | None:
-    """The `expires` header, which Celery writes in UTC. Costs half a microsecond where there is none; never raises."""
+    """Return the `expires` header, which Celery writes in UTC. Takes 0.5 µs without one; never raises."""
     if _is_absent(raw, b'"expires":'):
         return None
     try:
@@ -212,17 +218,18 @@ def expires_at(raw: bytes) -> datetime | None:
 
 
 def _is_absent(raw: bytes, member: bytes) -> bool:
-    """Return whether a member of JSON is absent or null, without parsing: this runs for every failure."""
-    at = raw.rfind(member)  # from the end: the headers are behind the body, which may have 16 MB
+    """Return whether a JSON member is absent or null, without parsing, because this runs for every failure."""
+    at = raw.rfind(member)  # from the end: headers follow the body, which may have 16 MB
     return at < 0 or raw[at + len(member) : at + len(member) + 5].lstrip().startswith(b"null")
 
 
-def _replace_arguments(message: dict[str, Any], outgoing: OutgoingMessage) -> None:
-    from celery.utils.saferepr import saferepr  # a sender of unchanged arguments needs nothing of Celery
+def replace_arguments(message: dict[str, Any], new_args: list[Any] | None, new_kwargs: dict[str, Any] | None) -> None:
+    """Set the arguments of a parsed message; None keeps them. Raises SourceRefused if its body cannot be read."""
+    from celery.utils.saferepr import saferepr  # senders of unchanged arguments do not need Celery
 
     body = body_of(message)
-    args = body.args if outgoing.args is None else outgoing.args
-    kwargs = body.kwargs if outgoing.kwargs is None else outgoing.kwargs
+    args = body.args if new_args is None else new_args
+    kwargs = body.kwargs if new_kwargs is None else new_kwargs
     text = json.dumps([args, kwargs, body.embed])
     if message["properties"].get("body_encoding") == "base64":
         text = base64.b64encode(text.encode(message.get("content-encoding") or "utf-8")).decode()
@@ -231,24 +238,24 @@ def _replace_arguments(message: dict[str, Any], outgoing: OutgoingMessage) -> No
     message["headers"]["kwargsrepr"] = saferepr(kwargs, _REPR_LENGTH)
 
 
-# A captured message in the form that Celery itself writes, made ready to run again without being parsed. It is what
-# nearly all messages are, and a replay sends tens of thousands of them a second: here one costs some 7 µs, by way of
-# JSON some 17. The pattern is the whole grammar of that form, each string to its closing quote, so that no text inside
-# a message can be taken for a part of it. Whatever differs by a byte is left to `_renew_parsed`.
+# Fast path: a captured message in the form that Celery itself writes, prepared without parsing.
+# Nearly all messages have this form, and a replay sends tens of thousands per second: here one takes about 7 µs, with
+# JSON about 17 µs. The pattern is the complete grammar of that form, each string up to its closing quote, so that no
+# text in a message can be mistaken for structure. Any message that differs by a byte is left to `_renew_parsed`.
 
-# Only single characters repeat possessively: Python before 3.11.5 loses matches of a possessive group (CPython issue 106052).
-# A value without escapes can be compared as it stands.
+# Only single characters repeat possessively: Python before 3.11.5 loses matches of a possessive group (CPython issue
+# 106052). A value without escapes can be compared directly.
 _SIMPLE = r'"[^"\\\x00-\x1f]*+"'
 _STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*"'
 _NUMBER = r"-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?"
 _SCALAR = rf"(?:{_STRING}|null|true|false|{_NUMBER})"
 _LIST = rf"\[(?:{_SCALAR}(?:, {_SCALAR})*)?\]"
 _OBJECT = rf"\{{(?:{_STRING}: {_SCALAR}(?:, {_STRING}: {_SCALAR})*)?\}}"
-# Not a second one of those that are renewed, and none that a broker or a replay leaves behind.
+# No duplicates of the renewed headers, and none that a broker or a replay adds.
 _NO_OTHER = r'(?!"(?:id|eta|expires|retries|root_id|parent_id|redelivered|redrive(?:_waited)?|x-[a-z-]++)")'
 _MORE = rf"(?:, {_NO_OTHER}{_STRING}: (?:{_SCALAR}|{_LIST}|{_OBJECT}))*"
 
-# The rest behind the body. In the order in which Celery 5.3 to 5.7 and kombu write them (tested with 5.7).
+# The part after the body, in the order in which Celery 5.3 to 5.7 and kombu write it (tested with 5.7).
 _REST = re.compile(
     (
         rf'(", "content-encoding": {_SIMPLE}, "content-type": {_SIMPLE}, "headers": \{{"lang": {_SIMPLE}, '
@@ -266,7 +273,7 @@ _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
 
 def _renew_plain(outgoing: OutgoingMessage, tag: str) -> tuple[int, bytes] | None:
-    """Return the same bytes as `message.renew`; None for a message of another form."""
+    """Return the same as `message.renew`; None for a message of another form."""
     raw = outgoing.raw
     if not raw.startswith(_HEAD) or outgoing.args is not None or outgoing.kwargs is not None or not raw.isascii():
         return None

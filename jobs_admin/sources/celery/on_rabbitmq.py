@@ -1,6 +1,6 @@
-"""Celery on a RabbitMQ broker.
+"""Adapter of Celery on a RabbitMQ broker.
 
-Messages are sent as `amqp/sender.py` does.
+Sending is in `amqp/sender.py`.
 """
 
 from __future__ import annotations
@@ -15,50 +15,48 @@ import amqp
 from amqp.exceptions import AMQPError
 
 from jobs_admin.core import amqp as core_amqp
-from jobs_admin.core import keys
-from jobs_admin.sources import ledger
 from jobs_admin.sources.amqp.management import QueueState
 from jobs_admin.sources.amqp.sender import LARGEST_HEADERS, Message, Sender, management
-from jobs_admin.sources.base import Capabilities, Depth, Finding, OutgoingMessage, SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import (
+    Capabilities,
+    Depth,
+    Finding,
+    OutgoingMessage,
+    SourceRefused,
+    SourceSettings,
+    SourceUnreachable,
+)
 from jobs_admin.sources.celery import message as celery_message
 from jobs_admin.sources.celery import workers as celery_workers
-from jobs_admin.sources.ledger import Ledger
+from jobs_admin.sources.ledger import Ledger, StoreLedger
 
 __all__ = ["CeleryOnRabbitMQ"]
 
 _QUEUES_FOR_S = 60
 
 
-class CeleryOnRabbitMQ(celery_message.Reader):
+class CeleryOnRabbitMQ(celery_message.Reader, StoreLedger):
     """A `sources.Source`. Options: `management_url`, `ssl`, `confirm_within_s`, `outcome_within_s`."""
 
     can = Capabilities(edit=True, outcomes=True, redirect=True, same_id=True, attempts=True, priority=True)
 
-    def __init__(
-        self,
-        name: str,
-        url: str,
-        queues: Sequence[str] = (),
-        options: Mapping[str, Any] | None = None,
-        store_prefix: str = keys.PREFIX,
-        store: ledger.Store | None = None,
-    ) -> None:
-        options = options or {}
+    def __init__(self, given: SourceSettings) -> None:
+        name, url, options = given.name, given.url, given.options
         self.name = name
         self.outcome_within_s = float(options.get("outcome_within_s", 3600))
-        self._queues = tuple(queues)
+        self._queues = tuple(given.queues)
         self._url = url
         self._ssl = options.get("ssl") or False
-        self._ledger = Ledger(name, store, store_prefix)
+        self._ledger = Ledger(name, given.store, given.store_prefix)
         self._sender = Sender(name, url, self._ssl, self._ledger, float(options.get("confirm_within_s", 10)))
         self._management = management(name, url, str(options.get("management_url") or ""))
-        self._asks_workers = options.get("guard", True) is not False  # the question declares a queue
+        self._asks_workers = options.get("guard", True) is not False  # the query declares a queue
         self._found: tuple[float, set[str]] | None = None
 
     # Reading
 
     def depths(self) -> list[Depth]:
-        """Every known queue, by name. Raises SourceUnreachable."""
+        """Return the depths of all known queues, by name. Raises SourceUnreachable."""
         states = self._queue_states()
         with self._sender.wire() as wire:
             names = sorted(self._queues or self._discovered(states))
@@ -68,19 +66,19 @@ class CeleryOnRabbitMQ(celery_message.Reader):
             ]
 
     def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
-        """See `base.Source`; one round trip a queue. What a worker has fetched does not wait."""
+        """See `base.Source`; one round trip per queue. Excludes messages that a worker has fetched."""
         with self._sender.wire() as wire:
             return {queue: wire.depth(queue) for queue in queues}
 
     def _queue_states(self) -> dict[str, QueueState]:
-        """States from the management plugin; none without it or its answer, which `findings` reports."""
+        """Return states from the management plugin; none without it or its answer, which `findings` reports."""
         try:
             return self._management.queues() if self._management else {}
         except SourceUnreachable:
             return {}
 
     def _discovered(self, states: Mapping[str, QueueState]) -> set[str]:
-        """Queues that workers consume or the management plugin lists, and all that were found so before."""
+        """Return queues that workers consume or the management plugin lists, and all found earlier."""
         here = {name for name, one in states.items() if one.is_ours}
         before = self._found[1] if self._found else set()
         if self._found is None or time.monotonic() - self._found[0] > _QUEUES_FOR_S:
@@ -95,7 +93,7 @@ class CeleryOnRabbitMQ(celery_message.Reader):
         return celery_workers.consumers(self._url, {"max_retries": 1}, self._ssl)
 
     def findings(self) -> list[Finding]:
-        """Settings of RabbitMQ that lose jobs. Raises SourceUnreachable."""
+        """Return settings of RabbitMQ that lose jobs. Raises SourceUnreachable."""
         with self._sender.wire() as wire:
             wire.prove()
             gone = [queue for queue in self._queues if not wire.has(queue)]
@@ -126,20 +124,11 @@ class CeleryOnRabbitMQ(celery_message.Reader):
         return self._sender.epoch(replay)
 
     def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
-        """See `base.Source`. Every message is made before the first one is sent."""
+        """See `base.Source`. All messages are built before the first is sent."""
         ready: dict[int, Message] = {}
         for outgoing in messages:
             ready.setdefault(outgoing.token, (outgoing.queue, _message(outgoing, replay)))
         return self._sender.send(replay, ready)
-
-    def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        return self._ledger.was_sent(replay, tokens)
-
-    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        return self._ledger.in_doubt(replay, tokens)
-
-    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        return self._ledger.withhold(replay, tokens)
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         raise SourceRefused("RabbitMQ gives no message back by its name: what was sent runs. Nothing was changed.")

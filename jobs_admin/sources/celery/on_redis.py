@@ -1,14 +1,13 @@
-"""Celery on a Redis (or Valkey) broker.
+"""Adapter of Celery on a Redis (or Valkey) broker.
 
-Celery keeps no dead letters: they come from our guard in the workers. The broker counts what waits and runs, and it
-takes messages back. Names of keys: kombu 5.7, `transport/redis.py`.
+Celery stores no dead letters: our guard in the workers reports them. The broker counts waiting and running jobs, and
+accepts replayed messages. Key names: kombu 5.7, `transport/redis.py`.
 """
 
 from __future__ import annotations
 
 import json
 import time
-import uuid
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,13 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import redis
-from redis.exceptions import AuthorizationError, NoPermissionError
 
 from jobs_admin.core import keys, untrusted
-from jobs_admin.sources.base import Capabilities, Depth, Finding, OutgoingMessage, SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import Capabilities, Depth, Finding, OutgoingMessage, SourceRefused, SourceSettings
 from jobs_admin.sources.celery import message as celery_message
-from jobs_admin.sources.ledger import epoch_of
-from jobs_admin.sources.one_redis import TIMEOUT_S, dial, escape_glob
+from jobs_admin.sources.ledger import ANSWERS, LEDGER_S, AtomicLedger
+from jobs_admin.sources.one_redis import dial, escape_glob, server_errors
 
 _SEND = (Path(__file__).parent / "send.lua").read_text()
 _RECALL = (Path(__file__).parent / "recall.lua").read_text()
@@ -31,30 +29,26 @@ _GIVE_BACK = (Path(__file__).parent / "give_back.lua").read_text()
 _BEGINS = (
     "a URL for Celery begins with redis://, rediss:// or redis+socket://, or for RabbitMQ with amqp:// or amqps://"
 )
-_ANSWERS = {1: "sent", 0: "already", -1: "recalled"}  # of the script
-_LEDGER_S = 7 * 86400
-_MESSAGES_PER_CALL = 500  # 500 messages of 1 KB hold Redis for some 7 ms
+_MESSAGES_PER_CALL = 500  # 500 messages of 1 KB block Redis for about 7 ms
 _BYTES_PER_CALL = 4_000_000
 _RECALLED_PER_CALL = 100  # examined: 1 to 2 ms in the middle of 50,000
 _RECALLED_BYTES_PER_CALL = 1_000_000
 _LEDGER_PER_CALL = 1_000
-_QUEUES_FOR_S = 60  # how long a discovery is believed; it walks the whole keyspace
-_SCANNED_KEYS = 1_000_000  # where it stops, should the broker also hold a large cache or result store
-_MOST_PROBED = 200  # lists of unknown meaning whose oldest entry is read
-_READ_UNACKED = 2_000  # fetched messages that are read; with more the split is unknown
+_QUEUES_FOR_S = 60  # validity of a discovery, which scans the complete keyspace
+_SCANNED_KEYS = 1_000_000  # limit of a scan, if the broker also contains a large cache or result store
+_MOST_PROBED = 200  # unknown lists of which the oldest entry is read
+_READ_UNACKED = 2_000  # fetched messages that are read; with more, the split is unknown
 
-# Celery's own talk: remote control and events, not jobs.
+# Celery's own messages: remote control and events, not jobs.
 _NOT_JOBS = ("celery.pidbox", "reply.celery.pidbox", "celeryev")
 
-# Marks of a token in a ledger.
-_SENT = str(keys.SCHEMA).encode()
+# Mark of a recalled token in a ledger.
 _TAKEN_BACK = b"0"
-_WITHHELD = b"withheld"
 
 T = TypeVar("T")
 
 
-class CeleryOnRedis(celery_message.Reader):
+class CeleryOnRedis(celery_message.Reader, AtomicLedger):
     """A `sources.Source`. Options: `sep`, `priority_steps`, `global_keyprefix`, `unacked_key`, `outcome_within_s`."""
 
     can = Capabilities(
@@ -69,26 +63,20 @@ class CeleryOnRedis(celery_message.Reader):
         priority=True,
     )
 
-    def __init__(
-        self,
-        name: str,
-        url: str,
-        queues: Sequence[str] = (),
-        options: Mapping[str, Any] | None = None,
-        store_prefix: str = keys.PREFIX,
-    ) -> None:
-        options = options or {}
+    def __init__(self, given: SourceSettings) -> None:
+        name, options = given.name, given.options
         self.name = name
         self.outcome_within_s = float(options.get("outcome_within_s", 3600))
-        self._queues = tuple(queues)
+        self._queues = tuple(given.queues)
         self._sep = str(options.get("sep", "\x06\x16"))
         self._steps = sorted(int(step) for step in options.get("priority_steps", (0, 3, 6, 9)))
         self._prefix = str(options.get("global_keyprefix", ""))
         self._unacked = self._prefix + str(options.get("unacked_key", "unacked"))
         self._unacked_index = self._prefix + str(options.get("unacked_index_key", "unacked_index"))
-        self._store_prefix = store_prefix
-        self._client, self._where = dial(name, url, _BEGINS)
-        self._url = url
+        self._store_prefix = given.store_prefix
+        self._client, self._where = dial(name, given.url, _BEGINS)
+        AtomicLedger.__init__(self, self._client, self._call, self._ledger)
+        self._url = given.url
         self._send = self._client.register_script(_SEND)
         self._recall = self._client.register_script(_RECALL)
         self._give_back = self._client.register_script(_GIVE_BACK)
@@ -97,7 +85,7 @@ class CeleryOnRedis(celery_message.Reader):
     # Reading
 
     def depths(self) -> list[Depth]:
-        """Every known queue, by name. Raises SourceUnreachable."""
+        """Return the depths of all known queues, by name. Raises SourceUnreachable."""
         return self._call(self._depths)
 
     def _depths(self) -> list[Depth]:
@@ -112,7 +100,7 @@ class CeleryOnRedis(celery_message.Reader):
         in_hand = self._in_hand(bindings) if isinstance(fetched, int) and fetched <= _READ_UNACKED else None
         found = []
         for queue in queues:
-            # A key of that name that is no list is another program's: nothing waits there.
+            # A key with that name that is not a list belongs to another program: nothing waits there.
             by_priority = {str(step): _number(next(waiting)) for step in self._steps}
             active, delayed = (None, None) if in_hand is None else in_hand.get(queue, (0, 0))
             found.append(
@@ -127,7 +115,7 @@ class CeleryOnRedis(celery_message.Reader):
         return found
 
     def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
-        """See `base.Source`: the lengths of the queues' lists, all priorities together."""
+        """See `base.Source`: lengths of the queues' lists, over all priorities."""
 
         def read() -> dict[str, int | None]:
             pipe = self._client.pipeline(transaction=False)
@@ -140,7 +128,7 @@ class CeleryOnRedis(celery_message.Reader):
         return self._call(read)
 
     def _discover(self) -> tuple[list[str], dict[tuple[str, str], str]]:
-        """The queues' names, and which queue a message of (exchange, routing key) came from."""
+        """Return the queues' names, and (exchange, routing key) -> queue."""
         if self._found and time.monotonic() - self._found[0] < _QUEUES_FOR_S:
             return self._found[1], self._found[2]
         bindings: dict[tuple[str, str], str] = {}
@@ -156,14 +144,14 @@ class CeleryOnRedis(celery_message.Reader):
                     bindings[exchange, routing_key] = queue
         if not self._queues:
             names.update(bindings.values())
-            # kombu 5.7 sweeps the bindings of a queue without consumers: just then its depth matters.
+            # kombu 5.7 removes the bindings of a queue without consumers, just when its depth matters.
             names.update(self._unbound(names))
             names.update(self._found[1] if self._found else ())
         self._found = (time.monotonic(), sorted(names), bindings)
         return self._found[1], bindings
 
     def _unbound(self, known: set[str]) -> set[str]:
-        """Lists that hold Celery messages, or the priority lists of one."""
+        """Return lists that contain Celery messages, or are priority lists of such a queue."""
         tails = tuple(f"{self._sep}{step}" for step in self._steps if step)
         names, plain = set(), []
         for key in self._scan(escape_glob(self._prefix) + "*", kind="list"):
@@ -194,7 +182,7 @@ class CeleryOnRedis(celery_message.Reader):
         return found
 
     def _in_hand(self, bindings: dict[tuple[str, str], str]) -> dict[str, tuple[int, int]]:
-        """Queue -> (active, delayed), of the messages that workers fetched and did not acknowledge."""
+        """Return queue -> (active, delayed) of messages fetched by workers and not acknowledged."""
         now = time.time()
         found: dict[str, tuple[int, int]] = {}
         for _, entry in self._client.hscan_iter(self._unacked, count=500):
@@ -202,13 +190,13 @@ class CeleryOnRedis(celery_message.Reader):
                 message, exchange, routing_key = json.loads(entry)
                 waits = _epoch_s(message["headers"].get("eta")) > now
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                continue  # not kombu's; it is no job of ours to count
+                continue  # not kombu's, so not a job to count
             queue = bindings.get((exchange, routing_key), routing_key)
             active, delayed = found.get(queue, (0, 0))
             found[queue] = (active, delayed + 1) if waits else (active + 1, delayed)
         return found
 
-    # What dead workers had fetched
+    # Jobs fetched by dead workers
 
     def fetched_at(self, tags: Sequence[str]) -> dict[str, float]:
         """See `base.GivesBack`. Raises SourceUnreachable."""
@@ -218,7 +206,7 @@ class CeleryOnRedis(celery_message.Reader):
         return {tag: float(at) for tag, at in zip(tags, found, strict=True) if at is not None}
 
     def give_back(self, tags: Sequence[str]) -> int:
-        """See `base.GivesBack`: as kombu itself does when the visibility timeout is over. Raises SourceUnreachable."""
+        """See `base.GivesBack`: as kombu does after the visibility timeout. Raises SourceUnreachable."""
 
         def put_back() -> int:
             entries: list[Any] = self._client.hmget(self._unacked, list(tags)) if tags else []
@@ -235,7 +223,7 @@ class CeleryOnRedis(celery_message.Reader):
         return self._call(put_back)
 
     def _move(self, entry: bytes, bindings: dict[tuple[str, str], str]) -> tuple[str, str] | None:
-        """The list that a fetched message came from, and its element there; None for what is not kombu's."""
+        """Return a fetched message's list and its element there; None if it is not kombu's."""
         try:
             message, exchange, routing_key = json.loads(entry)
             message["headers"]["redelivered"] = True
@@ -247,19 +235,19 @@ class CeleryOnRedis(celery_message.Reader):
         return self._list(queue, self._step(priority)), json.dumps(message)
 
     def workers(self) -> dict[str, set[str]] | None:
-        """See `base.Source`: the answer of `celery inspect active_queues`, by kombu alone.
+        """See `base.Source`: the answer of `celery inspect active_queues`, with kombu only.
 
-        None too where the broker counts, but does not speak (a firewall of commands).
+        None also if the broker counts but refuses the query (a command firewall).
         """
         options: dict[str, Any] = {"global_keyprefix": self._prefix, "sep": self._sep, "priority_steps": self._steps}
-        # Without a bound, kombu tries to connect for ever.
+        # Without a limit, kombu tries to connect forever.
         options |= {"socket_timeout": 1, "socket_connect_timeout": 1, "max_retries": 1}
-        from jobs_admin.sources.celery import workers as celery_workers  # with kombu
+        from jobs_admin.sources.celery import workers as celery_workers  # imports kombu
 
         return celery_workers.consumers(self._url, options)
 
     def findings(self) -> list[Finding]:
-        """Settings of the broker that lose jobs, as far as it reveals them. Raises SourceUnreachable."""
+        """Return settings of the broker that lose jobs, as far as it reveals them. Raises SourceUnreachable."""
         return self._call(self._findings)
 
     def _findings(self) -> list[Finding]:
@@ -287,8 +275,8 @@ class CeleryOnRedis(celery_message.Reader):
                 Finding(
                     "settings-unknown",
                     "info",
-                    "The broker does not tell its settings (CONFIG is not allowed), so they are not checked.",
-                    "Allow CONFIG GET to this user, or see yourself that maxmemory-policy is noeviction.",
+                    "This user may not run CONFIG, so the settings of the broker are not checked.",
+                    "Allow CONFIG GET to this user, or check that maxmemory-policy is noeviction.",
                 )
             )
             return found
@@ -315,21 +303,8 @@ class CeleryOnRedis(celery_message.Reader):
 
     # Sending
 
-    def epoch(self, replay: str) -> str:
-        """Return the name of this replay's ledger, and create it where there is none. Raises SourceUnreachable."""
-
-        def create() -> str:
-            ledger = self._ledger(replay)
-            pipe = self._client.pipeline()
-            pipe.hsetnx(ledger, "epoch", uuid.uuid4().hex)
-            pipe.hget(ledger, "epoch")
-            pipe.expire(ledger, _LEDGER_S)
-            return epoch_of(pipe.execute()[1])
-
-        return self._call(create)
-
     def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
-        """See `base.Source`. Every message is made before the first one is sent, so a refusal leaves all unsent."""
+        """See `base.Source`. All messages are built before the first is sent, so a refusal leaves all unsent."""
         ready = []
         for outgoing in messages:
             priority, body = celery_message.renew(outgoing, replay)
@@ -349,36 +324,12 @@ class CeleryOnRedis(celery_message.Reader):
         bodies = [body for _, of_list in by_list.values() for body in of_list]
         names = [self._ledger(replay), *by_list]
         counts = [len(of_list) for of_list, _ in by_list.values()]
-        arguments: list[int | bytes] = [_LEDGER_S, keys.SCHEMA, *counts, *tokens, *bodies]
+        arguments: list[int | bytes] = [LEDGER_S, keys.SCHEMA, *counts, *tokens, *bodies]
         results = self._call(lambda: self._send(keys=names, args=arguments))
-        return {token: _ANSWERS[answer] for token, answer in zip(tokens, results, strict=True)}
-
-    def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        if not tokens:
-            return set()
-        known = self._call(lambda: self._client.hmget(self._ledger(replay), [str(token) for token in tokens]))
-        return {token for token, mark in zip(tokens, known, strict=True) if mark == _SENT}
-
-    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        return set()
-
-    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        """See `base.Source`. `send.lua` takes any mark that is not ours for "recalled"."""
-        if not tokens:
-            return set()
-
-        def mark() -> list[bytes]:
-            pipe = self._client.pipeline()
-            for token in tokens:
-                pipe.hsetnx(self._ledger(replay), str(token), _WITHHELD)
-            pipe.hmget(self._ledger(replay), [str(token) for token in tokens])
-            pipe.expire(self._ledger(replay), _LEDGER_S)
-            return cast(list[bytes], pipe.execute()[-2])
-
-        return {token for token, mark in zip(tokens, self._call(mark), strict=True) if mark == _SENT}
+        return {token: ANSWERS[answer] for token, answer in zip(tokens, results, strict=True)}
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
-        """See `base.Source`. Redis is held for some milliseconds at a time; workers and others go on in between."""
+        """See `base.Source`. Blocks Redis for some milliseconds per step; workers and others continue in between."""
         yield from self._taken_back_before(replay)
         for queue in dict.fromkeys(queues):
             for step in self._steps:
@@ -397,7 +348,7 @@ class CeleryOnRedis(celery_message.Reader):
         bounds = [_RECALLED_PER_CALL, _RECALLED_BYTES_PER_CALL]
         place, removals = 0, ""
         while place >= 0:
-            arguments = [_LEDGER_S, celery_message.tag_head(replay), place, removals, *bounds]
+            arguments = [LEDGER_S, celery_message.tag_head(replay), place, removals, *bounds]
             place, removals, taken = self._call(lambda args=arguments: self._recall(keys=names, args=args))  # type: ignore[misc]
             yield _numbers(taken)
 
@@ -415,32 +366,19 @@ class CeleryOnRedis(celery_message.Reader):
     def _ledger(self, replay: str) -> str:
         return keys.ledger(self.name, replay, self._store_prefix)
 
-    # The border to the network: one kind of error leaves it, and no password with it.
-
     def _call(self, question: Callable[[], T]) -> T:
-        try:
-            return question()
-        except redis.TimeoutError as error:
-            raise SourceUnreachable(f"{self._where} did not answer within {TIMEOUT_S} s.") from error
-        except (redis.AuthenticationError, AuthorizationError, NoPermissionError) as error:
-            raise SourceUnreachable(
-                f"{self._where} refused the login. Check the user and password in the URL."
-            ) from error
-        except redis.ResponseError as error:
-            if "REDRIVE not-a-queue" in str(error):
-                raise SourceRefused(
-                    f"The key {str(error).split('not-a-queue ')[-1]!r} is not a queue. Nothing was sent."
-                ) from error
-            if "MOVED" in str(error) or "CROSSSLOT" in str(error):
-                raise SourceRefused(f"{self._where} is a Redis Cluster, which Celery cannot use either.") from error
-            # Full, read-only, loading, failing to write its file: it will pass, and nothing was written.
-            raise SourceUnreachable(f"{self._where} did not accept it: {error}") from error
-        except (redis.RedisError, OSError) as error:
-            raise SourceUnreachable(f"{self._where} cannot be reached ({type(error).__name__}).") from error
+        with server_errors(self._where):
+            try:
+                return question()
+            except redis.ResponseError as error:
+                if "REDRIVE not-a-queue" not in str(error):
+                    raise
+                key = str(error).split("not-a-queue ")[-1]
+                raise SourceRefused(f"The key {key!r} is not a queue. Nothing was sent.") from error
 
 
 def _parts(ready: list[tuple[int, str, bytes]]) -> Iterator[list[tuple[int, str, bytes]]]:
-    """The batch, of (token, list, message), in calls that hold Redis for milliseconds only."""
+    """Split a batch of (token, list, message) into calls that block Redis only for milliseconds."""
     part: list[tuple[int, str, bytes]] = []
     size = 0
     for entry in ready:
@@ -458,7 +396,7 @@ def _name(key: bytes | str) -> str:
 
 
 def _numbers(tokens: Iterable[bytes]) -> set[int]:
-    """Tokens as numbers, without entries that are none: the broker's Redis is written by others too."""
+    """Return the tokens as numbers. Other entries are skipped: the broker's Redis has other writers."""
     return {number for token in tokens if (number := untrusted.integer(token)) is not None}
 
 
@@ -472,7 +410,7 @@ def _text(settings: Mapping[Any, Any], name: str) -> str:
 
 
 def _epoch_s(eta: object) -> float:
-    """A Celery `eta` header in seconds since 1970; 0 where there is none."""
+    """Return a Celery `eta` header in Unix seconds; 0 without one."""
     if not isinstance(eta, str):
         return 0.0
     moment = datetime.fromisoformat(eta)

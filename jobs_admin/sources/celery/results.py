@@ -1,6 +1,6 @@
-"""Celery's result backend on Redis, read only: how jobs ended whose events were missed, and what events do not say.
+"""Celery's result backend on Redis, read only: endings whose events were missed, and facts missing in events.
 
-Each look costs at most two SCAN calls, and the first 64 KiB of a hundred results.
+Each call takes at most two SCAN calls, and the first 64 KiB of a hundred results.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from jobs_admin.sources.base import SourceUnreachable
 from jobs_admin.sources.one_redis import dial, escape_glob
 
 _PREFIX = "celery-task-meta-"
-_KEYS_AT_ONCE = 500  # of a SCAN
+_KEYS_AT_ONCE = 500  # per SCAN
 _SCANS = 2
 _READ_AT_ONCE = 100  # results
 _LARGEST = 64 * 1024  # bytes; a failure is smaller unless its traceback is very long
 _MOST_KNOWN = 200_000  # jobs whose result was read, or whose end was seen
-_MOST_UNREAD = 20_000  # keys found and not read yet
+_MOST_UNREAD = 20_000  # keys found and not yet read
 _OLDEST_S = 7 * 86_400.0
-_MOST_RETRIES = 1_000  # that are believed
-_SETTLED_S = 10.0  # before, an event may still come
+_MOST_RETRIES = 1_000  # maximum accepted
+_SETTLED_S = 10.0  # earlier, an event may still arrive
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Result:
 
     job_id: str
     status: str  # SUCCESS, FAILURE, RETRY, …
-    at: float | None = None  # when the job ended, seconds since 1970
+    at: float | None = None  # end of the job, Unix seconds
     error_type: str = ""
     message: str = ""
     trace: str = ""
-    # What is stored with the setting `result_extended` alone.
+    # Only stored with the setting `result_extended`.
     task: str = ""
     queue: str = ""
     worker: str = ""
@@ -49,12 +49,12 @@ class Result:
 
 @dataclass(slots=True)
 class Results:
-    """The results in one Redis. Raises SourceUnreachable."""
+    """Results in one Redis. Raises SourceUnreachable."""
 
     name: str
     url: str
     prefix: str = ""
-    passes: int = 0  # times that all keys were scanned
+    passes: int = 0  # complete scans of all keys
     unreadable: int = 0
     has_any: bool = False  # a result was found
     _cursor: int = 0
@@ -64,7 +64,7 @@ class Results:
     _where: str = ""
 
     def mark_known(self, job_ids: Iterable[str]) -> None:
-        """Leave out the results of these jobs, whose end was seen."""
+        """Skip the results of these jobs, whose end was seen."""
         for job_id in job_ids:
             self._known[job_id] = None
             self._known.move_to_end(job_id)
@@ -73,7 +73,7 @@ class Results:
             self._known.popitem(last=False)
 
     def read(self, job_ids: Iterable[str]) -> dict[str, Result]:
-        """The results of these jobs, of those that have one."""
+        """Return the results of these jobs, if they have one."""
         wanted = list(job_ids)
         found: dict[str, Result] = {}
         for start in range(0, len(wanted), _READ_AT_ONCE):
@@ -93,7 +93,7 @@ class Results:
         return found
 
     def find_failures(self, now: float) -> list[Result]:
-        """Failures among some of the results that were not read yet; all are read in turn."""
+        """Return failures among some unread results; successive calls read all of them."""
         try:
             for _ in range(_SCANS):
                 if len(self._unread) > _READ_AT_ONCE:
@@ -143,7 +143,7 @@ class Results:
 
 
 def _parse(job_id: str, text: bytes) -> Result | None:
-    """The result in a stored text; None where it is none, is no JSON (pickle is not read), or was cut."""
+    """Return the result in a stored text; None for other text, non-JSON (pickle is not read), or truncated text."""
     meta = untrusted.read_object(text)
     status = untrusted.text(meta.get("status"), 40)
     if not status:
@@ -169,7 +169,7 @@ def _parse(job_id: str, text: bytes) -> Result | None:
 
 
 def _message(value: object) -> str:
-    """The arguments of an error as Celery stores them, as its text."""
+    """Return an error's message from its arguments, as Celery stores them."""
     if isinstance(value, list):
         return untrusted.text(value[0], _LARGEST) if len(value) == 1 else str(tuple(value))[:_LARGEST] if value else ""
     return untrusted.text(value, _LARGEST)

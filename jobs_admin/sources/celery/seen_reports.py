@@ -1,4 +1,4 @@
-"""Reports of jobs that were only seen, in Celery's events and in its result backend: redacted, and without a message."""
+"""Reports of jobs seen only in Celery's events and result backend: redacted, without a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from jobs_admin.sources.celery.results import Result
 
 
 def report_of_end(source: str, queue_of: Callable[[str], str], ended: Ended, stored: Result | None) -> Envelope:
-    """The report of an attempt that ended. `stored` is its job's result; `queue_of` returns the queue of a task."""
+    """Return the report of an attempt that ended. `stored`: its job's result.
+
+    `queue_of` returns the queue of a task.
+    """
     job = ended.job
     is_success = ended.kind == "success"
     error_type, message = ("", "") if is_success else event_errors.error_of(ended.kind, ended.error, ended.trace)
@@ -23,7 +26,7 @@ def report_of_end(source: str, queue_of: Callable[[str], str], ended: Ended, sto
     args, kwargs = (_arguments(job.args, []), _arguments(job.kwargs, {})) if job else ("", "")
     queue = job.queue if job else ""
     if stored is not None:
-        # Of another attempt, what it says of the job is true all the same.
+        # Its facts about the job are valid even if it belongs to another attempt.
         task, queue = task or stored.task, stored.queue or queue
         args = stored.args if stored.args not in (None, "") else args
         kwargs = stored.kwargs if stored.kwargs not in (None, "") else kwargs
@@ -39,7 +42,7 @@ def report_of_end(source: str, queue_of: Callable[[str], str], ended: Ended, sto
 
 
 def report_of_result(source: str, queue_of: Callable[[str], str], stored: Result) -> Envelope:
-    """The report of a job by its stored result."""
+    """Return the report of a job from its stored result."""
     attempt = 0 if stored.retries is None else stored.retries + 1
     kind = "success" if stored.status == "SUCCESS" else event_errors.kind_of(stored.error_type)
     at = stored.at if stored.at is not None else time.time()
@@ -83,7 +86,7 @@ def _envelope(
 
 
 def _arguments(text: str, empty: Any) -> Any:
-    """The arguments in Celery's repr: their values, or its text without what was cut at its end."""
+    """Return the arguments in Celery's repr: as values, or as text without the truncated end."""
     if not text:
         return ""
     value = event_errors.literal(text)

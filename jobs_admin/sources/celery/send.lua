@@ -1,14 +1,14 @@
 -- Send one batch: each token once, its record and its push in one step.
 -- KEYS[1] ledger of the replay, KEYS[2..] queue lists
--- ARGV[1] seconds the ledger lives, ARGV[2] schema, then how many letters go to each list; the tokens of those of the
--- first list, of the second ..., and in the same order the messages
--- Answers a list with 1 (sent), 0 (already) or -1 (recalled) for each letter.
+-- ARGV[1] lifetime of the ledger in seconds, ARGV[2] schema, then the number of messages for each list; the tokens of
+-- the first list, of the second …, and in the same order the messages
+-- Returns a list with 1 (sent), 0 (already) or -1 (recalled) for each message.
 local lists = #KEYS - 1
 local before = 2 + lists
 local letters = (#ARGV - before) / 2
 for i = 1, lists do
   local kind = redis.call('TYPE', KEYS[i + 1]).ok
-  -- Checked before the first write: an error half-way would leave a part of the batch sent.
+  -- Checked before the first write: a later error would leave part of the batch sent.
   if kind ~= 'list' and kind ~= 'none' then
     return redis.error_reply('REDRIVE not-a-queue ' .. KEYS[i + 1])
   end

@@ -1,4 +1,4 @@
-"""Celery's remote control by kombu alone: consumers of queues, and the switch of events."""
+"""Celery's remote control, with kombu only: consumers of queues, and the switch of events."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kombu.pidbox import Mailbox
 
 from jobs_admin.sources.base import SourceUnreachable
 
-_ANSWER_S = 0.8  # workers answer each other in milliseconds; who is in the middle of a job may not
+_ANSWER_S = 0.8  # workers answer each other within milliseconds, except while they run a job
 _BROKER_S = 2.0
 
 
 def consumers(url: str, transport_options: Mapping[str, Any], ssl: Any = None) -> dict[str, set[str]] | None:
     """Return the answer of `celery inspect active_queues`: queue -> names of workers.
 
-    None where the broker gives no answer: it cannot be reached, or counts, but does not speak (a firewall of commands).
+    None if the broker does not answer: unreachable, or it counts but refuses the query (a command firewall).
     """
     found: dict[str, set[str]] = {}
     try:
@@ -28,7 +28,7 @@ def consumers(url: str, transport_options: Mapping[str, Any], ssl: Any = None) -
             for node, queues in answer.items():
                 for queue in queues if isinstance(queues, list) else ():
                     found.setdefault(str(queue["name"]), set()).add(str(node))
-    except (redis.RedisError, AMQPError, KombuError, OSError, KeyError):  # KeyError: a scheme that kombu does not know
+    except (redis.RedisError, AMQPError, KombuError, OSError, KeyError):  # KeyError: a scheme unknown to kombu
         return None
     return found
 
@@ -39,7 +39,7 @@ def _answers(url: str, transport_options: dict[str, Any], ssl: Any) -> list[dict
     ) as connection:  # type: ignore[no-untyped-call]
         if connection.transport.driver_type == "amqp":
             connection.connect()
-            # Else a broker that hangs while we declare our queue there would hold us for ever.
+            # Otherwise a broker that hangs while we declare our queue would block us forever.
             connection.connection.transport.sock.settimeout(_BROKER_S)
         mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)  # type: ignore[no-untyped-call]
         return list(mailbox.multi_call("active_queues", timeout=_ANSWER_S) or ())

@@ -1,5 +1,6 @@
-"""Ledger of sent jobs, in a table beside the jobs: written in the transaction that sends, so that neither exists
-without the other."""
+"""Ledger of sent jobs, in a table beside the jobs: written in the transaction that sends, so neither exists without
+the other.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +15,25 @@ from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 from jobs_admin.sources.jobs_table.rows import SentRecord
 from jobs_admin.sources.jobs_table.sql import Database, Run, name
 
-_STORED_S = 90 * 86400  # what was sent longer ago has ended, and been reported
+_STORED_S = 90 * 86400  # jobs sent longer ago have ended and been reported
 _MADE_AT = "row_made_at"  # stored beside the lineage
-_EPOCH = ""  # the replay of the entry that names the ledger
-_WITHHELD = "-"  # no table's name: the place of a token that is never sent
-_REMOVED = "removed"  # the replay of rows that were deleted after a discard
+_EPOCH = ""  # replay of the entry that names the ledger
+_WITHHELD = "-"  # not a table's name: place of a token that is never sent
+_REMOVED = "removed"  # replay of rows deleted after a discard
 
 
 class Ledger:
     def __init__(self, db: Database, table: str, of: str) -> None:
-        """`of` is the jobs table: several may share a ledger."""
+        """`of`: the jobs table; several may share a ledger."""
         self._db = db
         self._table = table
         self._of = of
         self._it = name(table, percent=db.p == "%s")
 
     def statement(self) -> str:
-        """Statement that creates the ledger, for a role that may.
+        """Return the statement that creates the ledger, for a role that may run it.
 
-        Its index is a part of the table: two that make it at once and each add one would hold the table against each
+        Its index is part of the table: two processes that create it at once and each add an index would block each
         other's row.
         """
         return (
@@ -46,24 +47,24 @@ class Ledger:
         return bool(self._db.columns(self._table))
 
     def is_hidden(self) -> bool:
-        """Return whether it is there and may not be read."""
+        """Return whether the ledger exists and may not be read."""
         return self.exists() and not self._db.may_read(self._table)
 
     def epoch(self) -> str | None:
-        """Name of the ledger; None where there is none."""
+        """Return the name of the ledger; None if there is none."""
         if not self.exists():
             return None
         rows = self._db.read(f"SELECT job_id FROM {self._it} WHERE replay = {self._db.p} AND token = 0", [_EPOCH])
         return str(rows[0][0]) if rows else None
 
     def ensure(self, now: float) -> str:
-        """Return the name of the ledger; it is created where it is not there."""
+        """Return the name of the ledger. Creates it if needed."""
         for tries_left in (2, 1, 0):
             if (found := self.epoch()) is not None:
                 return found
             try:
                 self._make(now)
-            except SourceRefused:  # two that make it at once on PostgreSQL: one of them fails, as its name is taken
+            except SourceRefused:  # two processes create it at once on PostgreSQL: one fails because the name is taken
                 if not tries_left:
                     raise
         found = self.epoch()
@@ -75,7 +76,7 @@ class Ledger:
 
     def _make(self, now: float) -> None:
         p = self._db.p
-        # A role that may not create tables may not say IF NOT EXISTS either, though the table was made for it.
+        # A role without the right to create tables may not use IF NOT EXISTS, even if the table exists.
         is_there = self.exists()
         with self._db.changing() as run:
             if not is_there:
@@ -86,7 +87,7 @@ class Ledger:
             )
 
     def forget(self, now: float) -> None:
-        """Delete some old entries; without the right to, they stay."""
+        """Delete some old entries, if permitted."""
         p = self._db.p
         old = f"SELECT replay, token FROM {self._it} WHERE sent_at < {p} AND replay <> {p} LIMIT 200"
         with contextlib.suppress(SourceRefused), self._db.changing() as run:
@@ -97,7 +98,7 @@ class Ledger:
     ) -> bool:
         """Add an entry inside the transaction that sends. Return whether it is new.
 
-        `made_at`: when the row was made, by its own account; another job that is given its id later has another time.
+        `made_at`: creation time of the row, by its own column; a later job with the same id has another.
         """
         p = ", ".join([self._db.p] * 8)
         lineage = Lineage.from_header(outgoing.lineage)
@@ -107,13 +108,13 @@ class Ledger:
         return run(f"INSERT INTO {self._it} VALUES ({p}) ON CONFLICT DO NOTHING", values) > 0
 
     def keep_row(self, run: Run, job_id: str, row: str, now: float) -> None:
-        """Store a row that is deleted in the same transaction, as `Database.row_text` has it."""
+        """Store a row that is deleted in the same transaction, in the form of `Database.row_text`."""
         p = ", ".join([self._db.p] * 8)
         values = [_REMOVED, secrets.randbits(62), self._removed_of, job_id, 0, 0, row, int(now)]
         run(f"INSERT INTO {self._it} VALUES ({p})", values)
 
     def removed_row(self, job_id: str) -> str | None:
-        """The row of this id that was deleted last; None where none is stored."""
+        """Return the latest deleted row with this id; None if none is stored."""
         p = self._db.p
         rows = self._db.read(
             f"SELECT lineage FROM {self._it} WHERE job_table = {p} AND job_id = {p} AND replay = {p} "
@@ -124,10 +125,10 @@ class Ledger:
 
     @property
     def _removed_of(self) -> str:
-        return f"-{self._of}"  # no table's name: none of these rows is one that was sent
+        return f"-{self._of}"  # not a table's name: none of these rows was sent
 
     def withhold(self, replay: str, tokens: Sequence[int], now: float) -> set[int]:
-        """Put a row in the place of each token, so that none can be added: a concurrent add ends first.
+        """Reserve each token with a row, so that it cannot be added: a concurrent add ends first.
 
         Return those that were sent.
         """
@@ -159,7 +160,9 @@ class Ledger:
         return found
 
     def latest(self, job_id: str) -> str:
-        """An expression, with the jobs table's name as its parameter: the last sending of a job, for `parse_sent`.
+        """Return an expression for the latest sending of a job, for `parse_sent`.
+
+        Its parameter is the jobs table's name.
 
         Part of the statement that reads the row: a later query could see a send that the row does not show.
         """
@@ -169,11 +172,11 @@ class Ledger:
         )
 
     def run(self, job_id: str) -> str:
-        """An expression, with the same parameter: the run that we sent last."""
+        """Return an expression, with the same parameter, for the run that we sent last."""
         return f"(SELECT max(sent.run) FROM {self._it} sent WHERE sent.job_table = {self._db.p} AND sent.job_id = {job_id})"
 
     def was_sent(self, job_id: str) -> str:
-        """An expression: whether we sent the job whose id this expression is."""
+        """Return an expression for whether we sent the job with the id of this expression."""
         return f"EXISTS (SELECT 1 FROM {self._it} sent WHERE sent.job_table = {self._db.p} AND sent.job_id = {job_id})"
 
 

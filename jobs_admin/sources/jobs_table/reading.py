@@ -1,5 +1,6 @@
-"""Rows of a jobs table that may have something to report, in pages: by time where indexes help, else all of it in
-slices."""
+"""Paged reading of the rows of a jobs table that may have a report: by time if indexes help, else all rows in
+slices.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +19,17 @@ from jobs_admin.sources.jobs_table.rows import MOST_PAYLOAD, Job
 from jobs_admin.sources.jobs_table.shape import Shape
 from jobs_admin.sources.jobs_table.sql import Database, Row, TableIdentity
 
-_ROWS_AT_ONCE = 500  # of one statement
-_SLICE = 5_000  # rows that a statement goes through where no index helps
+_ROWS_AT_ONCE = 500  # per statement
+_SLICE = 5_000  # rows scanned per statement without an index
 _BYTES_AT_ONCE = 32 * 2**20
-_OVERLAP_S = 60.0  # a transaction may be seen so much later than the time that it wrote
-_FIRST_OVERLAP_S = 3600.0  # …, and its clock may differ from ours
-_TURN_S = 7200.0  # where clocks were turned back, a later write may have an earlier time
-_AHEAD_S = 86_400.0  # times beyond are no times: what sorts behind all others would hide them
+_OVERLAP_S = 60.0  # a transaction may become visible this much later than the time it wrote …
+_FIRST_OVERLAP_S = 3600.0  # … and its clock may differ from ours by this much
+_TURN_S = 7200.0  # after clocks are turned back, a later write may have an earlier time
+_AHEAD_S = 86_400.0  # later times are invalid: sorted after all others, they would hide them
 
 _COLUMNS = (
     "id", "status", "attempts", "max_attempts", "updated_at", "scheduled_at", "locked_at", "locked_by", "created_at",
-    "queue", "type", "tenant", "priority",
+    "queue", "type", "tenant", "priority", "error_type",
 )  # fmt: skip
 _BULKY = ("last_error", "payload")
 
@@ -37,14 +38,15 @@ Where = tuple[str, list[object]]
 
 @dataclass(frozen=True, slots=True)
 class RowRef:
-    """A row that may have something to report."""
+    """A row that may have a report."""
 
     id: str
     status: str
     attempts: int
-    updated: str  # as the table has it
+    updated: str  # in the table's form
     size: int  # of its payload
-    run: int  # that we sent last; 0 without one: a row may be the same after it was sent and failed within a second
+    # the run sent by us last, 0 without one: a row that was sent and failed within a second may look unchanged
+    run: int
 
     @property
     def weight(self) -> int:
@@ -59,12 +61,12 @@ class Reader:
         self._queues = queues
 
     def page(self, shape: Shape, place: Place) -> tuple[list[RowRef], Place, bool]:
-        """Some rows; the next position; and whether that was all."""
+        """Return some rows, the next position, and whether these were the last."""
         place = replace(place, at=shape.sane(place.at), began=place.began or time.time())
         return self._by_time(shape, place) if shape.is_indexed else self._by_id(shape, place)
 
     def after(self, shape: Shape, place: Place) -> Place:
-        """Position of the next reading. What changed during this one may be behind it."""
+        """Return the start of the next reading. Rows changed during this one may be behind it."""
         following = place.next
         if following is None:
             following = shape.plain(shape.moment(math.floor(place.began - _FIRST_OVERLAP_S), "updated_at"))
@@ -86,7 +88,7 @@ class Reader:
             place = replace(place, at=rows[-1][3], id=str(rows[-1][0]))
         is_over = len(rows) < _ROWS_AT_ONCE
         if is_over:
-            # They stay as they are: a page of them in each reading, in rotation.
+            # Stale rows do not change: one page of them per reading, in rotation.
             stale, values = self._stale(shape)
             order = f"{shape.columns['locked_at']}, {identity}" if shape.has("locked_at") else identity
             page = f"WHERE {stale} ORDER BY {order} LIMIT {_ROWS_AT_ONCE} OFFSET {place.stale}"
@@ -121,10 +123,12 @@ class Reader:
         return _row_refs(rows), place, not ends
 
     def _reportable(self, shape: Shape, place: Place) -> Where:
-        """Condition for rows that failed, that wait for another try, or that ended after we sent them."""
+        """Return the condition for rows that failed, wait for a retry, or ended after we sent them."""
         names, p, status = self._names, shape.p, shape.status
-        where = f"{status} = {p} OR ({status} = {p} AND {shape.columns['attempts']} > 0)"
-        values: list[object] = [names.failed, names.pending]
+        where, values = f"{status} = {p}", [names.failed]
+        if names.preset.has_retries:
+            where += f" OR ({status} = {p} AND {shape.columns['attempts']} > 0)"
+            values.append(names.pending)
         if _has_ledger(place.table_state):
             where += f" OR ({status} = {p} AND {self._ledger.was_sent(shape.identity)})"
             values += [names.completed, names.table]
@@ -132,7 +136,7 @@ class Reader:
         return f"({where}){chosen}", [*values, *more]
 
     def _stale(self, shape: Shape) -> Where:
-        """Condition for rows whose worker holds them for too long."""
+        """Return the condition for rows that their worker has held for too long."""
         if not shape.has("locked_at") or shape.forms["locked_at"] == times.MIXED:
             return "1 = 0", []
         chosen, more = self._chosen(shape)
@@ -156,7 +160,7 @@ class Reader:
         return self._db.read(f"SELECT {columns} FROM {shape.table} {where}", [*of, *values])
 
     def _before(self, shape: Shape, at: object) -> object:
-        """Time a while before this position: what began earlier may be seen later."""
+        """Return a time somewhat before this position: earlier transactions may become visible later."""
         seconds = shape.seconds(at)
         if seconds is None:
             return at
@@ -173,7 +177,7 @@ class Reader:
     # -- complete rows -------------------------------------------------------------------------------------------
 
     def complete_jobs(self, shape: Shape, found: Sequence[RowRef], table_state: TableState | None) -> list[Job]:
-        """Read rows with error and payload, as they are now, a few megabytes at a time; some may not be there any more."""
+        """Read rows with error and payload in their current state, a few megabytes at a time; some may be gone."""
         jobs: list[Job] = []
         some: list[str] = []
         size = 0
@@ -188,7 +192,7 @@ class Reader:
     def jobs(
         self, shape: Shape, ids: Sequence[str], table_state: TableState | None, *, with_payload: bool = False
     ) -> list[Job]:
-        """Read the rows that are there; without `with_payload` not their error and payload."""
+        """Read the existing rows; without `with_payload`, not their error and payload."""
         wanted = [one for one in ids if shape.is_id(one)]
         p = shape.p
         columns = [shape.selected(column) for column in _COLUMNS]
@@ -206,7 +210,7 @@ class Reader:
         return found
 
     def sample_retried(self, shape: Shape) -> list[Job]:
-        """Some rows that wait for another try, and some that are dead: a sample of retry options. Raises TookTooLong."""
+        """Return some rows waiting for a retry, and some dead ones: a sample of retry options. Raises TookTooLong."""
         p, attempts = shape.p, shape.columns["attempts"]
         found = []
         for status, beyond in ((self._names.pending, f" AND {attempts} > 0"), (self._names.failed, "")):
@@ -243,6 +247,7 @@ class Reader:
             queue=_text(it["queue"]) or self._names.table,
             type=_text(it["type"]),
             error=_text(it["last_error"]),
+            error_type=_text(it["error_type"]),
             tenant=_text(it["tenant"]),
             priority=whole_number(it["priority"]),
             payload=payload if payload is None or isinstance(payload, str | bytes) else str(payload),
@@ -270,7 +275,7 @@ def _text(value: object) -> str:
 
 
 def whole_number(value: object) -> int | None:
-    """Value of a hostile column as a number that fits elsewhere; None where it is none."""
+    """Return the number in an untrusted column, within 32 bits; None if it is not one."""
     try:
         number = int(str(value)) if isinstance(value, str | bytes) else int(value)  # type: ignore[call-overload]
     except (ValueError, OverflowError, TypeError):
@@ -278,21 +283,20 @@ def whole_number(value: object) -> int | None:
     return number if abs(number) < 2**31 else None
 
 
-# Reading position in a jobs table, and the check that it is still the table that was read: the content of
-# `Pulled.after`.
+# Reading position in a jobs table, and the check that it is still the same table: the content of `Pulled.after`.
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """State of the table as a whole. A table that was lost, or put back from a copy, proves nothing about a row."""
+    """State of the complete table. A table that was lost, or restored from a copy, proves nothing about a row."""
 
     place: str
     tides: tuple[int, ...]
-    ledger: str | None  # the epoch of our ledger beside it
-    witnesses: tuple[str, ...]  # ids of rows that are there
-    since: float = 0.0  # when another table was first seen in its place, seconds since 1970; 0 while it is the first
-    is_proof: bool = False  # a row that is not there was taken out of this very table
-    reads_ledger: bool = True  # else it may not be read: its content is unknown
+    ledger: str | None  # epoch of our ledger beside it
+    witnesses: tuple[str, ...]  # ids of existing rows
+    since: float = 0.0  # when another table was first seen in its place, Unix seconds; 0 for the first
+    is_proof: bool = False  # a missing row was removed from this same table
+    reads_ledger: bool = True  # if not, the ledger may not be read: its content is unknown
 
     @classmethod
     def now(
@@ -306,10 +310,10 @@ class TableState:
         *,
         was_away: bool = False,
     ) -> TableState:
-        """Compare the table with its state before.
+        """Return the table's state after a comparison with the one before.
 
-        `known`: the witnesses before that are still there; `seen`: rows that are there now; `was_away`: there was no
-        table meanwhile.
+        `known`: earlier witnesses that still exist. `seen`: rows that exist now. `was_away`: the table was missing
+        meanwhile.
         """
         if before is None:
             return cls(found.place, found.tides, ledger, tuple(seen))
@@ -318,39 +322,39 @@ class TableState:
             or found.place != before.place
             or any(one < other for one, other in zip(found.tides, before.tides, strict=False))
             or (before.ledger is not None and ledger != before.ledger)
-            # Also where it is empty: later failures in it are its own.
+            # Even if it is empty: later failures in it are its own.
             or bool(not found.is_sure and before.ledger is None and before.witnesses and not known)
         )
         if is_other:
             return cls(found.place, found.tides, ledger, tuple(seen), since=now)
         is_proof = found.is_sure or before.ledger is not None or bool(known)
-        # Some that were seen long ago, and some of today: rows that come and go are no witnesses.
+        # Some seen long ago, and some of today: short-lived rows are no witnesses.
         witnesses = tuple(dict.fromkeys([*known[:3], *seen]))[:6]
         return cls(found.place, found.tides, ledger, witnesses or before.witnesses, before.since, is_proof)
 
     def proves(self, at: float | None) -> bool:
-        """Return whether a row that failed at `at`, and is not there, was taken out by someone."""
+        """Return whether a missing row that failed at `at` was removed by another's action."""
         return self.is_proof and not self.is_from_another_table(at)
 
     def is_from_another_table(self, at: float | None) -> bool:
-        """Return whether the known facts of a row that failed at `at` are from another table than this one."""
+        """Return whether the known facts of a row that failed at `at` belong to another table than this one."""
         return self.since > 0 and (at is None or at < self.since)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     table_state: TableState | None = None
-    at: Any = None  # the latest `updated_at` that was read, as the table writes it
-    id: str | None = None  # the last row that was read, within a reading
-    since: Any = None  # by id: what changed before is not read …
-    next: Any = None  # … and of the next reading
+    at: Any = None  # latest `updated_at` read, in the table's form
+    id: str | None = None  # last row read, within a reading
+    since: Any = None  # by id: earlier changes are not read …
+    next: Any = None  # … and the value for the next reading
     spent_s: float = 0.0  # on this reading …
-    began: float = 0.0  # … which began then, seconds since 1970
-    stale: int = 0  # how many rows were passed whose worker holds them for too long, in their rotation
+    began: float = 0.0  # … which started then, Unix seconds
+    stale: int = 0  # number of stale rows already read in their rotation
 
     @classmethod
     def read(cls, text: str) -> Place:
-        """Parse a position; the beginning for an empty text, or one that is not understood."""
+        """Parse a position; the start for an empty or unknown text."""
         try:
             position = json.loads(text)
             stand = position["stand"]

@@ -1,4 +1,4 @@
-"""Changes of rows in a jobs table: conditional updates, some at a time, in one transaction with their record."""
+"""Changes of rows in a jobs table: conditional updates in small batches, each in one transaction with its record."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from jobs_admin.sources.jobs_table.sql import Database, Run
 
 T = TypeVar("T")
 
-_WRITE_S = 0.02  # of a transaction, more or less: on SQLite their workers wait meanwhile …
-_REST, _SHORTEST_REST_S = 0.5, 0.003  # … and have the lock to themselves for so much of the time that it took
-_SAME_S = 0.002  # a time that went through a float, and tables that keep whole microseconds
+_WRITE_S = 0.02  # approximate duration of a transaction: on SQLite, workers wait meanwhile …
+_REST, _SHORTEST_REST_S = 0.5, 0.003  # … and then have the lock to themselves for this share of it
+_SAME_S = 0.002  # tolerance for a time converted through a float, and for tables with whole microseconds
 _FIRST_PART, _SMALLEST_PART, _LARGEST_PART = 50, 5, 500
 
 
@@ -53,15 +53,15 @@ class Sender:
         return done
 
     def remove(self, shape: Shape, jobs: Sequence[Ref]) -> set[Ref]:
-        """Delete only the very rows that were discarded: a row that failed later, or another under the same id, is not.
+        """Delete exactly the discarded rows: not one that failed later, nor another with the same id.
 
-        Each is stored in the ledger, complete, in the transaction that deletes it: `send` puts it back.
+        Each is stored completely in the ledger, in the transaction that deletes it: `send` restores it.
         """
         done: set[Ref] = set()
         where = f"{shape.columns['id']} = {shape.p} AND {shape.status} = {shape.p} AND {shape.read_order} = {shape.p}"
 
         def some(part: Sequence[Ref]) -> None:
-            # Checked before: no one waits for a transaction that has nothing to do.
+            # Checked first: no one waits for a transaction without effect.
             failed = self._failed(shape, part)
             known = [
                 (ref, failed[ref.job_id]) for ref in part if _is_same(shape.seconds(failed.get(ref.job_id)), ref.at)
@@ -81,7 +81,7 @@ class Sender:
         return done
 
     def _failed(self, shape: Shape, jobs: Sequence[Ref]) -> dict[str, object]:
-        """Dead rows, with their `updated_at` as it is compared."""
+        """Return the dead rows, with `updated_at` in the compared form."""
         among = ", ".join([shape.p] * len(jobs))
         rows = self._db.read(
             f"SELECT {shape.identity}, {shape.read_order} FROM {shape.table} "
@@ -91,7 +91,7 @@ class Sender:
         return {str(job_id): at for job_id, at in rows}
 
     def _in_parts(self, them: Sequence[T], act: Callable[[Sequence[T]], None]) -> None:
-        """Work on as many at once as are written in the time that others may wait."""
+        """Process in batches that are written within the time others may wait."""
         start = 0
         while start < len(them):
             part = them[start : start + self._part]
@@ -100,7 +100,7 @@ class Sender:
             took_s = time.monotonic() - began
             start += len(part)
             if start < len(them) and self._db.has_one_writer:
-                # Waiting writers poll for the lock: without a rest they would find it taken again and again.
+                # Waiting writers poll for the lock: without a rest they would always find it taken.
                 time.sleep(max(_SHORTEST_REST_S, min(took_s, 0.1) * _REST))
             fitting = int(len(part) * _WRITE_S / max(took_s, 1e-6))
             self._part = max(_SMALLEST_PART, min(_LARGEST_PART, fitting, self._part * 2))
@@ -108,12 +108,12 @@ class Sender:
     def _send(
         self, shape: Shape, replay: str, messages: Sequence[OutgoingMessage], payloads: Mapping[int, str | None]
     ) -> dict[int, str]:
-        """Send in one transaction with the ledger: all of it, or nothing."""
+        """Send in one transaction with the ledger: all or nothing."""
         now = time.time()
         answers = dict.fromkeys(self._ledger.withheld(replay, [outgoing.token for outgoing in messages]), "recalled")
         messages = [outgoing for outgoing in messages if outgoing.token not in answers]
         refused: dict[int, OutgoingMessage] = {}
-        repeated: list[int] = []  # their place in the ledger is taken
+        repeated: list[int] = []  # already in the ledger
         before = self._now(shape, messages)
         try:
             with self._db.changing() as run:
@@ -139,7 +139,7 @@ class Sender:
     def _put_back(
         self, run: Run, shape: Shape, replay: str, messages: Sequence[OutgoingMessage]
     ) -> dict[str, tuple[str, int, float | None]]:
-        """Insert rows again that were deleted after a discard, as they were. Return them as `_now` does."""
+        """Restore rows deleted after a discard. Return them like `_now`."""
         sent = self._ledger.tokens(replay, [outgoing.token for outgoing in messages])
         back = [outgoing for outgoing in messages if outgoing.token not in sent]
         for outgoing in back:
@@ -154,24 +154,28 @@ class Sender:
 
     def _bring_back(self, run: Run, shape: Shape, outgoing: OutgoingMessage, payload: str | None, now: float) -> bool:
         p, columns = shape.p, shape.columns
-        values: dict[str, object] = {"status": self._names.pending}
-        if outgoing.retries is not None:
-            values["attempts"] = outgoing.retries
-        values |= {one: shape.moment(math.floor(now), one) for one in ("scheduled_at", "updated_at") if shape.has(one)}
-        values |= {one: None for one in ("locked_by", "locked_at") if shape.has(one)}
+        values = {"status": self._names.pending, **self._sent_values(shape, outgoing, now)}
         if payload is not None:
             values["payload"] = payload
         if outgoing.priority is not None and shape.has("priority"):
             values["priority"] = outgoing.priority
-        sets = ", ".join(f"{columns[one]} = {p}" for one in values)
+        sets = ", ".join(f"{shape.targets[one]} = {p}" for one in values)
         changed = run(
             f"UPDATE {shape.table} SET {sets} WHERE {columns['id']} = {p} AND {shape.status} = {p}",
             [*values.values(), outgoing.job_id, self._names.failed],
         )
         return changed == 1
 
+    def _sent_values(self, shape: Shape, outgoing: OutgoingMessage, now: float) -> dict[str, object]:
+        preset = self._names.preset
+        if preset.sent is not None:
+            return {**preset.sent, **(preset.fresh_start if outgoing.retries == 0 else {})}
+        values: dict[str, object] = {} if outgoing.retries is None else {"attempts": outgoing.retries}
+        values |= {one: shape.moment(math.floor(now), one) for one in ("scheduled_at", "updated_at") if shape.has(one)}
+        return values | {one: None for one in ("locked_by", "locked_at") if shape.has(one)}
+
     def _payload(self, shape: Shape, outgoing: OutgoingMessage) -> str | None:
-        """The new payload; None keeps the old one, byte for byte. Raises SourceRefused."""
+        """Return the new payload; None keeps the old bytes. Raises SourceRefused."""
         try:
             jobs_table_rows.unpack(outgoing.raw)
             if not shape.is_id(outgoing.job_id):
@@ -194,7 +198,7 @@ class Sender:
         return f"{self._names.table}: {', '.join(states)}{more}, so not {self._names.failed}: another process changed it. Nothing was sent."
 
     def _now(self, shape: Shape, jobs: Sequence[OutgoingMessage | Ref]) -> dict[str, tuple[str, int, float | None]]:
-        """Status and attempts of the rows that are there, and when they were made."""
+        """Return status, attempts and creation time of the existing rows."""
         ids = [job.job_id for job in jobs if shape.is_id(job.job_id)]
         if not ids:
             return {}
@@ -225,9 +229,9 @@ class Sender:
 
 
 def _is_same(seconds: float | None, known: float | None) -> bool:
-    """Return whether a row that was changed last at `seconds` is the one that failed at `known`."""
+    """Return whether a row last changed at `seconds` is the one that failed at `known`."""
     return seconds is not None and known is not None and abs(seconds - known) < _SAME_S
 
 
 class _NotDead(Exception):
-    """A row of the batch cannot be sent: all of it is taken back."""
+    """A row of the batch cannot be sent: the transaction is rolled back."""

@@ -1,10 +1,9 @@
-"""Structure of a jobs table: which of the configured columns it has, how it writes times, and why nothing may be sent
-to it."""
+"""Structure of a jobs table: its configured columns, the form of its times, and why nothing may be sent to it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
@@ -24,47 +23,47 @@ _NOW = re.compile(r"\bnow\b|current_timestamp|localtimestamp|_timestamp\(", re.I
 @dataclass(frozen=True, slots=True)
 class Shape:
     table: str  # quoted
-    columns: dict[str, str]  # ours -> theirs, quoted: those that are there
+    columns: dict[str, str]  # ours -> theirs, quoted, or the preset's expression; only existing columns
+    targets: dict[str, str]  # ours -> theirs, quoted, for an UPDATE
     types: dict[str, str]  # ours -> type
-    forms: dict[str, str]  # of the times
-    order: str  # an expression of `updated_at` in the order of time
-    is_indexed: bool  # by time and by status: new rows are found without reading the rest
-    lacking: tuple[str, ...]  # indexes that would make it so
-    closed: str  # why nothing may be sent, a sentence; "" where it may
+    forms: dict[str, str]  # forms of the times
+    order: str  # expression of `updated_at` that sorts by time
+    is_indexed: bool  # by time and status: new rows are found without reading the others
+    lacking: tuple[str, ...]  # missing indexes
+    closed: str  # why nothing may be sent, as a sentence; "" if it may
     p: str
-    zone: str = "UTC"  # of times of PostgreSQL's `timestamp`
+    zone: str = "UTC"  # of times in PostgreSQL's `timestamp`
 
     def has(self, column: str) -> bool:
         return column in self.columns
 
     @property
     def status(self) -> str:
-        """The status, as it is compared."""
+        """Status in the compared form."""
         return f"CAST({self.columns['status']} AS TEXT)" if self.types["status"] == "enum" else self.columns["status"]
 
     @property
     def read_order(self) -> str:
-        """`order` as it is read, and repeated in a condition: a driver may know no object for a time such as
-        `infinity`."""
+        """`order` as read and repeated in a condition: a driver may not represent times such as `infinity`."""
         return self.order if self.p == "?" else f"CAST({self.order} AS TEXT)"
 
     @property
     def identity(self) -> str:
-        """The id as text, also within a statement about another table."""
+        """Id as text, also inside a statement about another table."""
         return f"CAST({self.table}.{self.columns['id']} AS TEXT)"
 
     def moment(self, seconds: float, column: str) -> object:
-        """A value for the column, or for a comparison with it."""
+        """Return a value for the column, or for a comparison with it."""
         form = self.forms[column]
         return times.format_time(seconds, times.SPACE if form == times.MIXED else form, self._zone)
 
     def seconds(self, at: object) -> float | None:
-        """Seconds since 1970 of a position's time."""
+        """Return a position's time in Unix seconds."""
         is_local = self.forms["updated_at"] == times.WITHOUT_ZONE
         return times.read(times.number(at), self._zone if is_local else UTC)
 
     def turns_back(self, seconds: float) -> bool:
-        """Return whether the clock by which `updated_at` is written is turned, some hours around this moment."""
+        """Return whether the clock of `updated_at` is turned back within some hours of this time."""
         if self.forms["updated_at"] != times.WITHOUT_ZONE:
             return False
         around = (datetime.fromtimestamp(seconds + off, UTC).astimezone(self._zone) for off in (-10800.0, 10800.0))
@@ -75,17 +74,17 @@ class Shape:
         return times.zone(self.zone) or UTC
 
     def plain(self, at: object) -> object:
-        """The form that a position stores, compared with `order`."""
+        """Return the stored form of a position's time, compared with `order`."""
         return at.isoformat(" ") if isinstance(at, datetime) else at
 
     def sane(self, at: object) -> object:
-        """A position's time; None where it is none of this table's, which may have changed its form."""
+        """Return a position's time; None if it is not one of this table's, whose form may have changed."""
         is_number = self.forms["updated_at"] in (times.SECONDS, times.MILLISECONDS)
         known = times.read(times.number(at)) is not None
         return at if known and (self.p == "%s" or isinstance(at, int | float) == is_number) else None
 
     def is_id(self, job_id: str) -> bool:
-        """Return whether a row can have this id: PostgreSQL takes none that does not fit the type."""
+        """Return whether a row can have this id: PostgreSQL rejects values that do not fit the type."""
         kind = self.types["id"]
         if self.p == "%s" and ("int" in kind or "serial" in kind):
             return job_id.removeprefix("-").isdecimal() and job_id.isascii() and len(job_id) <= 19
@@ -94,7 +93,7 @@ class Shape:
         return "\0" not in job_id
 
     def selected(self, column: str) -> str:
-        """The expression by which a column is read, in the order of `rows.Job`."""
+        """Return the expression that reads a column, in the order of `rows.Job`."""
         if column not in self.columns:
             return "NULL"
         it, kind = self.columns[column], self.types[column]
@@ -121,7 +120,7 @@ class Shape:
 
 
 def find(db: Database, names: Names) -> Shape:
-    """Read the structure of the table. Raises SourceRefused where not even reading is possible, SourceUnreachable."""
+    """Return the structure of the table. Raises SourceRefused if it cannot even be read, SourceUnreachable."""
     there = db.columns(names.table)
     if not there:
         raise SourceRefused(
@@ -129,6 +128,8 @@ def find(db: Database, names: Names) -> Shape:
         )
     missing = [theirs for theirs in names.columns.values() if theirs not in there]
     for ours in NEEDED:
+        if names.preset.versions and names.columns[ours] in missing:
+            raise SourceRefused(f"{_unknown_version(names, there)}. Nothing was read.")
         if names.columns[ours] in missing:
             raise SourceRefused(
                 f"The table {names.table} has no column {names.columns[ours]!r} (for {ours}), which is required. "
@@ -139,22 +140,27 @@ def find(db: Database, names: Names) -> Shape:
     types = {ours: there[theirs] for ours, theirs in had.items()}
     first = db.time_form(names.table, had["id"], had["updated_at"], types["updated_at"])
     forms = {ours: db.time_form(names.table, had["id"], had[ours], types[ours], first) for ours in TIMES if ours in had}
-    quoted = {ours: column_name(theirs, percent=percent) for ours, theirs in had.items()}
+    targets = {ours: column_name(theirs, percent=percent) for ours, theirs in had.items()}
+    expressions = names.preset.expressions
+    quoted = {
+        ours: expressions[ours][db.p].replace("{it}", it) if ours in expressions else it for ours, it in targets.items()
+    }
     indexed = db.indexed(names.table)
     zone = _zone(db, names, had, forms)
     if zone.doubt and forms.get("locked_at") == times.WITHOUT_ZONE:
-        del quoted["locked_at"]  # a running row would be reported as lost
+        del quoted["locked_at"]  # otherwise a running row would be reported as lost
     is_mixed = forms["updated_at"] == times.MIXED
     lacking = tuple(had[ours] for ours in ("updated_at", "status") if had[ours] not in indexed)
     return Shape(
         table=name(names.table, percent=percent),
         columns=quoted,
+        targets=targets,
         types=types,
         forms=forms,
         order=db.comparable(quoted["updated_at"], forms["updated_at"]),
         is_indexed=not lacking and not is_mixed,
         lacking=lacking,
-        closed=zone.doubt or _closed(db, names, missing, forms),
+        closed=zone.doubt or _unknown_version(names, there) or _closed(db, names, missing, forms),
         p=db.p,
         zone=zone.name,
     )
@@ -175,6 +181,19 @@ def _zone(db: Database, names: Names, had: dict[str, str], forms: dict[str, str]
     )
 
 
+def _unknown_version(names: Names, there: Mapping[str, str]) -> str:
+    """Return why a preset's table has an unknown version; "" if it is known, or without a preset."""
+    preset = names.preset
+    if not preset.versions:
+        return ""
+    known = {*names.columns.values(), *preset.other_columns}
+    lacking, unknown = sorted(known - there.keys()), sorted(there.keys() - known)
+    if not lacking and not unknown:
+        return ""
+    what = f"has no column {lacking[0]!r}" if lacking else f"has a column {unknown[0]!r}"
+    return f"the table {names.table} {what}, unlike that of {preset.versions}. Use one of these, or update Redrive"
+
+
 def _closed(db: Database, names: Names, missing: list[str], forms: dict[str, str]) -> str:
     if missing:
         which = ", ".join(repr(one) for one in missing)
@@ -182,6 +201,8 @@ def _closed(db: Database, names: Names, missing: list[str], forms: dict[str, str
     words = db.words(names.table, names.columns["status"])
     if unknown := sorted((words or set()) - set(names.statuses)):
         shown = ", ".join(repr(word[:40]) for word in unknown[:5])
+        if names.preset.versions:
+            return f"rows of {names.table} have a status that {names.preset.versions} do not write: {shown}"
         return (
             f"rows of {names.table} have an unknown status: {shown}. "
             "Set its meaning in [sources.….statuses], or list it in `others` to ignore it"
@@ -191,20 +212,20 @@ def _closed(db: Database, names: Names, missing: list[str], forms: dict[str, str
     return db.missing_rights(names.table, names.ledger)
 
 
-# The time zone of a jobs table's times without one. No column states it; it is certain, or a guess.
+# Time zone of a jobs table's times without one. No column states it, so it may be a guess.
 
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    name: str  # one that `times.zone` knows
-    doubt: str = ""  # why it is a guess, a part of a sentence; "" where it is none
+    name: str  # known to `times.zone`
+    doubt: str = ""  # why it is a guess, as part of a sentence; "" if it is certain
 
 
 def find_zone(db: Database, table: str, columns: Sequence[str]) -> Zone:
-    """Find the zone of these columns of PostgreSQL's `timestamp`.
+    """Return the zone of these columns of PostgreSQL's `timestamp`.
 
-    They were written by the default of the column, or else by a session's now() in the zone in which it began: that is
-    known only where all begin in the same one.
+    They were written by the column's default, or by now() in the zone with which a session starts: only certain if all
+    sessions start with the same one.
     """
     named, is_plain = set(), False
     for (default,) in db.read(
@@ -232,7 +253,7 @@ def find_zone(db: Database, table: str, columns: Sequence[str]) -> Zone:
 
 
 def _sessions(db: Database) -> tuple[str, str]:
-    """The zone in which sessions begin, and why that may not hold for all of them."""
+    """Return the zone with which sessions start, and why that may not apply to all of them."""
     ((begins, is_our_own, others),) = db.read(
         "SELECT (SELECT reset_val FROM pg_settings WHERE name = 'TimeZone'), "
         "coalesce(bool_or(s.setrole = (SELECT oid FROM pg_roles WHERE rolname = session_user)), false), "
@@ -253,7 +274,7 @@ def _sessions(db: Database) -> tuple[str, str]:
 
 
 def _are_same(one: str, other: str) -> bool:
-    """Return whether clocks agree in both zones, this year."""
+    """Return whether clocks agree in both zones this year."""
     first, second = known(one), known(other)
     if first is None or second is None:
         return False

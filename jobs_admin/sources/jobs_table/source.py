@@ -1,7 +1,7 @@
-"""A jobs table in SQLite or PostgreSQL: the row is the job, and every change to it is a conditional UPDATE.
+"""Adapter of a jobs table in SQLite or PostgreSQL: a row is a job, and every change is a conditional UPDATE.
 
-The table is the one of the tutorial on database-backed queues (its `failJob` is what a failing attempt does to a row);
-other names are a matter of configuration. Their workers live on the same database: so every statement is short.
+By default, the table of the tutorial on database-backed queues (its `failJob` defines what a failed attempt does to a
+row); other names are configured. Workers use the same database, so every statement is short.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from jobs_admin.sources.jobs_table import rows as jobs_table_rows
 from jobs_admin.sources.jobs_table import shape as jobs_table_shape
 from jobs_admin.sources.jobs_table import times
 from jobs_admin.sources.jobs_table.ledger import Ledger
+from jobs_admin.sources.jobs_table.names import PLAIN, Preset
 from jobs_admin.sources.jobs_table.reading import Place, Reader, RowRef, TableState
 from jobs_admin.sources.jobs_table.rows import Job
 from jobs_admin.sources.jobs_table.sending import Sender
@@ -50,26 +51,31 @@ _PULLED_WITHIN_S = 1.0
 _REMEMBERED_S, _MOST_REMEMBERED = (
     240.0,
     200_000,
-)  # rows that come again in the overlap of two readings are not reported again
+)  # rows read again in the overlap of two readings are not reported again
 _SHAPE_S = 60.0
 _EVERY_S, _LONGEST_EVERY_S = 2.0, 300.0
-_SHARE = 20  # reading a whole table takes one part in so many of the time
+_SHARE = 20  # reading a complete table takes at most one part in this number of the time
 _FORGET_EVERY_S = 3600.0
-_SAME_S = 1.0  # times that differ by less may be one, written in other units
+_SAME_S = 1.0  # times that differ by less may be the same in other units
 
 _DEAD = ("dead", "quarantined")
-_TO_DELETE = ("DELETE", "INSERT")  # what discarding needs where it deletes, and undoing that
+_TO_DELETE = ("DELETE", "INSERT")  # rights for discarding by deletion, and for undoing it
 
 
 class JobsTable:
     """A `sources.PulledSource`."""
 
     def __init__(
-        self, name: str, url: str, queues: Sequence[str] = (), options: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        url: str,
+        queues: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+        preset: Preset = PLAIN,
     ) -> None:
-        """Dials nothing. Raises SourceRefused for options that cannot be used."""
+        """Opens no connection. Raises SourceRefused for unusable options."""
         self.name = name
-        self._names = names = jobs_table_names.read(name, options or {})
+        self._names = names = jobs_table_names.read(name, options or {}, preset)
         self._queues = tuple(queues)
         if self._queues and not names.has("queue"):
             raise SourceRefused(
@@ -90,13 +96,13 @@ class JobsTable:
             remove=names.discard_deletes,
             holds_dead=True,
             in_place=True,
-            reschedule=names.has("scheduled_at"),
-            options=True,
+            reschedule=names.has("scheduled_at") and preset.has_retries,
+            options=preset.has_retries,
         )
         self._shape: tuple[float, Shape] | None = None
-        self._filed: dict[RowRef, float] = {}  # recently filed rows, and when
+        self._filed: dict[RowRef, float] = {}  # recently filed rows -> time
         self._table_state: TableState | None = None
-        self._was_away = False  # there was no such table: the next one is another
+        self._was_away = False  # the table was missing: the next one is another
         self._depths: tuple[float, list[Depth]] | None = None
         self._forgot_at = -math.inf
 
@@ -145,7 +151,7 @@ class JobsTable:
         return str(value) if value not in (None, "") else self._names.table
 
     def workers(self) -> dict[str, set[str]] | None:
-        return None  # a table does not know its readers
+        return None  # a table does not know its workers
 
     def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
         if not queues:
@@ -231,7 +237,7 @@ class JobsTable:
         return found
 
     def _lacking(self) -> str:
-        """The statements that give the rights which sending needs and this role lacks; "" where it has them all."""
+        """Return the statements that grant the rights missing for sending; "" if none are missing."""
         names = self._names
         deletes = _TO_DELETE if names.discard_deletes else ()
         grants = [
@@ -242,7 +248,7 @@ class JobsTable:
         return "".join(f"{one};\n" for one in [*made, *grants])
 
     def _has_retries_without_a_time(self, shape: Shape) -> bool:
-        if not shape.has("scheduled_at"):
+        if not self.can.reschedule or not shape.has("scheduled_at"):
             return False
         where = f"{shape.status} = {shape.p} AND {shape.columns['attempts']} > 0 AND {shape.columns['scheduled_at']} IS NULL"
         statement = f"SELECT 1 FROM {shape.table} WHERE {where} LIMIT 1"
@@ -270,13 +276,13 @@ class JobsTable:
         return FoundOptions(self.name, time.time(), tuple(find_options(rows, sampled)), samples)
 
     def _current_shape(self, *, refresh: bool = False) -> Shape:
-        """Structure of the table, a minute old at most."""
+        """Return the structure of the table, at most a minute old."""
         if refresh or self._shape is None or time.monotonic() - self._shape[0] > _SHAPE_S:
             self._shape = (time.monotonic(), jobs_table_shape.find(self._db, self._names))
         return self._shape[1]
 
     def _writable_shape(self) -> Shape:
-        """Structure of a table that may be changed. Raises SourceRefused where nothing may be changed."""
+        """Return the structure of a writable table. Raises SourceRefused if nothing may be changed."""
         shape = self._current_shape()
         if shape.closed:
             shape = self._current_shape(refresh=True)
@@ -314,7 +320,7 @@ class JobsTable:
             try:
                 if kind := jobs_table_rows.outcome(job, self._names, now):
                     reports.append(jobs_table_rows.build_report(self.name, job, kind, self._names))
-            except Exception as error:  # one row of a page: those behind it are read all the same
+            except Exception as error:  # one row of a page: the others are still read
                 unread.append(Unread.from_error(job.queue, job.id, jobs_table_rows.pack(job, self._names)[0], error))
         place = replace(place, spent_s=round(place.spent_s + spent_s, 4))
         if is_over:
@@ -332,7 +338,7 @@ class JobsTable:
             del self._filed[next(iter(self._filed))]
 
     def _start_place(self, place: Place, shape: Shape) -> Place:
-        """Position to go on from; the beginning, where the table is not the one that was read."""
+        """Return the position to continue from; the start if the table is not the one read before."""
         self._table_state = table_state = self._check_table(shape, place.table_state)
         self._was_away = False
         if place.table_state is not None and table_state.since > place.table_state.since:
@@ -342,7 +348,7 @@ class JobsTable:
 
     def _check_table(self, shape: Shape, before: TableState | None) -> TableState:
         found, is_hidden = self._db.table_identity(self._names.table), self._ledger.is_hidden()
-        # A ledger that may not be read is no other one: the table is as it was, only outcomes of replays are unknown.
+        # An unreadable ledger is not another ledger: the table is the same, and only outcomes of replays are unknown.
         epoch = (before.ledger if before else None) if is_hidden else self._ledger.epoch()
         witnesses = list(before.witnesses) if before is not None else []
         known = [job.id for job in self._reader.jobs(shape, witnesses, None)]
@@ -375,7 +381,7 @@ class JobsTable:
                         f"Its row was removed from {self._names.table}, outside Redrive; another job has its id now."
                     )
                 continue
-            kind = self._kind(job, now)
+            kind = self._kind(ref, job, now)
             if size < _BYTES_AT_ONCE and kind and self._is_news(ref, job, kind):
                 ended[job.id] = kind
                 size += min(job.payload_size, jobs_table_rows.MOST_PAYLOAD)
@@ -385,17 +391,23 @@ class JobsTable:
                 changes.gone[ref] = why
         incomplete = [job_id for job_id, kind in ended.items() if kind != "success"]
         there |= {job.id: job for job in self._reader.jobs(shape, incomplete, self._table_state, with_payload=True)}
-        for job in (there[job_id] for job_id in ended):
-            if kind := self._kind(job, now):
+        for ref, job in ((ref, there[ref.job_id]) for ref in jobs if ref.job_id in ended):
+            if kind := self._kind(ref, job, now):
                 changes.reports.append(jobs_table_rows.build_report(self.name, job, kind, self._names))
         return changes
 
-    def _kind(self, job: Job, now: float) -> str:
-        """Outcome of the latest attempt. Of requested jobs also whether a retry succeeded that was not sent by us."""
-        is_natural = job.max_attempts is None or job.attempts < job.max_attempts or self._names.attempts_at_start
-        if job.status == self._names.completed and is_natural:
+    def _kind(self, ref: Ref, job: Job, now: float) -> str:
+        """Return the outcome of the latest attempt. For requested jobs, also the success of a retry not sent by us."""
+        if job.status == self._names.completed and self._is_natural(ref, job):
             return "success"
         return jobs_table_rows.outcome(job, self._names, now)
+
+    def _is_natural(self, ref: Ref, job: Job) -> bool:
+        """Return whether a job may have completed without an action."""
+        if not self._names.preset.has_retries:  # then only in the attempt given up as lost
+            lost_at = job.locked_at and job.locked_at + self._names.stale_after_s
+            return lost_at is not None and ref.at is not None and abs(lost_at - ref.at) < _SAME_S
+        return job.max_attempts is None or job.attempts < job.max_attempts or self._names.attempts_at_start
 
     def _is_news(self, ref: Ref, job: Job, kind: str) -> bool:
         if kind == "success" or ref.state == "replaying" or ref.at is None:
@@ -403,17 +415,17 @@ class JobsTable:
         return abs(jobs_table_rows.ended_at(job, kind, self._names) - ref.at) > _SAME_S
 
     def _why_gone(self, ref: Ref, job: Job, kind: str) -> str:
-        """Evidence that someone else acted; "" where no one did, or nothing is certain."""
+        """Return evidence of another's action; "" without one, or if nothing is certain."""
         names, is_dead = self._names, ref.state in _DEAD
         if ref.state == "replaying" or kind in ("exception", "lost") or job.status not in names.statuses:
             return ""
         if not is_dead and (kind == "retry" or job.status == names.running):
-            return ""  # as it was, or the retry that it waited for
+            return ""  # unchanged, or the expected retry
         if self._table_state is None or self._table_state.is_from_another_table(ref.at):
-            return ""  # an older copy of the table: its rows are as they were, by no one's act
+            return ""  # an older copy of the table: no one changed its rows
         return f"Its row is {job.status} now: it was changed outside Redrive."
 
-    # -- sending, and what else changes rows ---------------------------------------------------------------------
+    # -- sending and other changes of rows -----------------------------------------------------------------------------
 
     def epoch(self, replay: str) -> str:
         self._writable_shape()
@@ -482,23 +494,22 @@ class JobsTable:
         self._db.close()
 
 
-# Retry options of the rows of a jobs table: `max_attempts` from the rows, and the waits as observed. A table does not
-# state by which curve its workers wait: only the rows that wait now show it, by the time from when they failed
-# (`updated_at`) to when they are due (`scheduled_at`). Two different observed attempts are enough to recognise a
-# curve.
+# Retry options of the rows of a jobs table: `max_attempts` from the rows, and delays as observed.
+# A table does not state the backoff curve of its workers: only currently waiting rows show it, by the time from their
+# failure (`updated_at`) to the retry (`scheduled_at`). Two different observed attempts are enough to recognise a curve.
 
-_CLOSE = 0.05  # times are whole seconds, and written a moment after the failure
+_CLOSE = 0.05  # times are whole seconds, written a moment after the failure
 _MOST_SHOWN = 6
 UNKNOWN = "seen too little"
 
-# Queue, type, id, attempts, max_attempts, updated_at, scheduled_at (seconds), and whether it waits for a retry.
+# Queue, type, id, attempts, max_attempts, updated_at, scheduled_at (seconds), whether it waits for a retry.
 Seen = tuple[str, str, str, int, int | None, float | None, float | None, bool]
 
 
 def find_options(rows: Iterable[Seen], sampled: Mapping[str, int]) -> list[Options]:
-    """Each distinct `max_attempts` of a queue and a type, with the waits of those that wait.
+    """Return each distinct `max_attempts` per queue and type, with the delays of waiting rows.
 
-    `sampled`: rows of each queue.
+    `sampled`: number of rows per queue.
     """
     alike: dict[tuple[str, str, int | None], list[Seen]] = defaultdict(list)
     for row in rows:
@@ -523,14 +534,14 @@ def _summarise(key: tuple[str, str, int | None], rows: list[Seen], sampled: int)
 
 
 def recognise_curve(seen: Mapping[int, float]) -> tuple[str, float]:
-    """(Curve, first wait) of waits by attempt, from 1; an unknown curve is no finding, and no praise."""
+    """Return (curve, first delay) of delays by attempt, from 1. An unknown curve is not a finding."""
     if len(seen) < 2 or min(seen) < 1:
         return UNKNOWN, 0.0
     grown: dict[str, Any] = {FIXED: lambda n: 1.0, LINEAR: float, EXPONENTIAL: lambda n: 2.0 ** min(n - 1, 1000)}
     for backoff, growth in grown.items():
         firsts = [wait / growth(attempt) for attempt, wait in seen.items()]
         first = median(firsts)
-        # A second more or less at each: what is written is whole seconds.
+        # A tolerance of about a second for each: times are whole seconds.
         if all(abs(wait - first * growth(n)) <= max(1.5, _CLOSE * first * growth(n)) for n, wait in seen.items()):
             return backoff, first
     return UNKNOWN, 0.0

@@ -1,7 +1,7 @@
-"""The database that holds a jobs table: SQLite or PostgreSQL, used by the same methods, never for long.
+"""Database of a jobs table, SQLite or PostgreSQL, with one interface and short statements.
 
-A statement that takes too long is broken off, a transaction that changes something holds a batch at most, and nothing
-waits for a server that hangs: their workers live on this database.
+Slow statements are cancelled, a writing transaction contains at most one batch, and nothing waits for a hanging server:
+workers use the same database.
 """
 
 from __future__ import annotations
@@ -26,94 +26,96 @@ from jobs_admin.sources.jobs_table import times
 
 _STATEMENT_S = 3.0
 _LOCK_S = 1.0
-_COUNT_S, _COUNT_LOCKED_S = 2.0, 0.1  # the latter where a reader keeps writers out (SQLite without WAL)
-_SAMPLED_ROWS = 500  # the latest rows, from which the form of times is read
-_JSON_NULLS = ""  # the key of a stored row that names the columns with a JSON null
-_HANGS_S = 4.5  # then the connection is cut off: an error is shown within 5 s
+_COUNT_S, _COUNT_LOCKED_S = 2.0, 0.1  # the latter if a reader blocks writers (SQLite without WAL)
+_SAMPLED_ROWS = 500  # latest rows, from which the form of times is detected
+_JSON_NULLS = ""  # key in a stored row that lists the columns with a JSON null
+_HANGS_S = 4.5  # then the connection is closed, so that an error is shown within 5 s
 
 Row = Sequence[Any]
 
 
 class TookTooLong(SourceUnreachable):
-    """A statement was broken off. The database is there."""
+    """A statement was cancelled. The database is available."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """Identity of a table: it differs from another one of its name, and from an older copy of itself."""
+    """Identity of a table, which distinguishes it from another table with its name and from an older copy."""
 
-    place: str  # another one is another table
-    tides: tuple[int, ...]  # numbers that only rise
-    is_sure: bool  # those two are enough: no older or other copy looks the same
+    place: str  # another value is another table
+    tides: tuple[int, ...]  # numbers that only increase
+    is_sure: bool  # those two suffice: no older or other copy looks the same
 
 
 class Database(Protocol):
-    p: str  # a parameter's place in a statement
-    counts_within_s: float  # how long a statement that counts may take
-    has_one_writer: bool  # a writer waits for other writers
+    p: str  # parameter style of a statement
+    counts_within_s: float  # limit of a counting statement
+    has_one_writer: bool  # writers wait for other writers
 
     def read(self, sql: str, values: Sequence[object] = (), *, within_s: float = _STATEMENT_S) -> list[Row]:
-        """All rows. Raises SourceUnreachable, TookTooLong, SourceRefused for what the database does not allow."""
+        """Return all rows. Raises SourceUnreachable, TookTooLong, SourceRefused for forbidden statements."""
 
     def changing(self) -> contextlib.AbstractContextManager[Run]:
-        """One transaction; an error in the block takes all of it back. Raises as `read`."""
+        """Return a transaction; an error in the block rolls it back. Raises like `read`."""
 
     def columns(self, table: str) -> dict[str, str]:
-        """The columns with their types, in lower case; {} where there is no such table."""
+        """Return the columns with their types, in lower case; {} if the table does not exist."""
 
     def indexed(self, table: str) -> set[str]:
-        """The columns that an index begins with, and that are in it for all rows."""
+        """Return the first columns of indexes that contain all rows."""
 
     def time_form(self, table: str, id: str, column: str, type: str, like: str = times.SPACE) -> str:
-        """Form in which its times are written; `like`, another column's form, where it has none yet."""
+        """Return the form of a column's times; `like`, another column's form, if there are none yet."""
 
     def comparable(self, column: str, form: str) -> str:
-        """An expression of times in the order of time, where the column itself is not."""
+        """Return an expression that sorts times, if the column itself does not."""
 
     def table_identity(self, table: str) -> TableIdentity: ...
 
     def row_text(self, table: str, where: str, values: Sequence[object]) -> str | None:
-        """One row with all its columns as text, from which `put_row` makes the same row; None where there is none.
+        """Return one row with all columns as text, for `put_row`; None if there is none.
 
-        Locked until the transaction around it ends.
+        Locked until the surrounding transaction ends.
         """
 
     def put_row(self, run: Run, table: str, text: str) -> None:
-        """Insert a row that `row_text` read; generated columns are made again. Raises as `read`."""
+        """Insert a row read by `row_text`; generated columns are computed again. Raises like `read`."""
 
     def missing_rights(self, table: str, ledger: str) -> str:
-        """The right that sending needs and this role lacks, a sentence; "" where nothing is missing."""
+        """Return the right missing for sending, as a sentence; "" if none is missing."""
 
     def may_read(self, table: str) -> bool:
-        """Return whether a table that is there may be read."""
+        """Return whether an existing table may be read."""
 
     def grants(self, table: str, rights: Sequence[str]) -> list[str]:
-        """The statement that gives those of the rights that this role has not; of a table that is not there, all of them."""
+        """Return the statement that grants those of the rights that the role lacks; all of them if the table does
+        not exist.
+        """
 
     def words(self, table: str, column: str) -> set[str] | None:
-        """The distinct values of a column; None where that takes too long to find out."""
+        """Return the distinct values of a column; None if that takes too long."""
 
     def close(self) -> None: ...
 
 
 class Run(Protocol):
     def __call__(self, sql: str, values: Sequence[object] = ()) -> int:
-        """Run a statement; return how many rows it changed."""
+        """Run a statement. Return the number of rows changed."""
 
 
 def name(text: str, *, percent: bool = False) -> str:
-    """A quoted identifier; `percent` for a driver that interprets %."""
+    """Return a quoted identifier; `percent`: for a driver that interprets %."""
     quoted = ".".join('"{}"'.format(part.replace('"', '""')) for part in text.split("."))
     return quoted.replace("%", "%%") if percent else quoted
 
 
 def column_name(text: str, *, percent: bool = False) -> str:
-    quoted = '"{}"'.format(text.replace('"', '""'))  # a column's name may have dots
+    quoted = '"{}"'.format(text.replace('"', '""'))  # a column's name may contain dots
     return quoted.replace("%", "%%") if percent else quoted
 
 
 def open_database(source: str, url: str) -> Database:
-    """Dials nothing. Raises SourceRefused for an address that cannot be used."""
+    """Return the database of a URL. Opens no connection. Raises SourceRefused for an unusable one."""
     scheme = url.partition("://")[0].lower()
     if scheme == "sqlite":
         path = unquote(url.partition("://")[2].partition("?")[0])
@@ -135,7 +137,7 @@ class _SQLite:
         self._path = path
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        self._of: tuple[int, int] | None = None  # the process, and the file (its inode), that the connection is of
+        self._of: tuple[int, int] | None = None  # process, and file (inode), of the connection
         self._ends = 0.0
         self.counts_within_s = _COUNT_LOCKED_S
 
@@ -186,7 +188,7 @@ class _SQLite:
 
     def row_text(self, table: str, where: str, values: Sequence[object]) -> str | None:
         columns = list(self.columns(table))
-        # Text as its bytes: it may be no UTF-8.
+        # Text as bytes: it may not be UTF-8.
         parts = ", ".join(
             f"typeof({it}), CASE typeof({it}) WHEN 'text' THEN CAST({it} AS BLOB) ELSE {it} END"
             for it in map(column_name, columns)
@@ -216,7 +218,7 @@ class _SQLite:
         return []
 
     def words(self, table: str, column: str) -> set[str] | None:
-        # From one word to the next, which an index on the column makes a matter of microseconds.
+        # From one value to the next, which takes microseconds with an index on the column.
         it, where = column_name(column), name(table)
         statement = (
             f"WITH RECURSIVE word(w) AS (SELECT min({it}) FROM {where} UNION ALL "
@@ -246,11 +248,11 @@ class _SQLite:
                 raise SourceUnreachable(f"The file {self._path.name} does not exist: {error.strerror}.") from error
 
     def _connect(self) -> sqlite3.Connection:
-        # The file under the name now: one that was moved away is not used any more.
+        # Return a connection to the file that currently has this name: a moved file is no longer used.
         of = (os.getpid(), self._path.stat().st_ino)
         if self._connection is None or of != self._of:
             self.close()
-            # Never made where it is not there; and what we may not write is read all the same.
+            # Never created if it does not exist; and a read-only file is still read.
             mode = "rw" if os.access(self._path, os.W_OK) else "ro"
             self._connection = sqlite3.connect(
                 f"file:{url_quote(str(self._path))}?mode={mode}",
@@ -260,7 +262,7 @@ class _SQLite:
                 check_same_thread=False,
                 cached_statements=50,
             )
-            # Text that is no UTF-8 must not keep the rows around it from being read.
+            # Invalid UTF-8 in a text must not prevent reading the rows around it.
             self._connection.text_factory = lambda text: text.decode("utf-8", "replace")
             self._connection.set_progress_handler(lambda: time.monotonic() > self._ends, 2_000)
             self._of = of
@@ -298,7 +300,7 @@ class _PostgreSQL:
                 f"Source {source}: psycopg is not installed: run `pip install 'redrive[postgres]'`."
             ) from error
 
-        # As the driver reads it: only then its server is known to be no part of the password.
+        # Parsed by the driver: only then is the server certainly not part of the password.
         try:
             service_url.split(url)
             parts = conninfo_to_dict(url)
@@ -306,7 +308,7 @@ class _PostgreSQL:
             parts = {"host": "@"}
         host, port = str(parts.get("host") or ""), str(parts.get("port") or 5432)
         if "@" in host or not port.isdecimal():
-            # Nothing of it is repeated, not even by the error that this one came of.
+            # None of it is shown, not even in the original error.
             raise SourceRefused(
                 f"Source {source}: the url cannot be read as postgresql://user:…@host:port/name. "
                 "Write @ : / # ? % in a user or password as %40 %3A %2F %23 %3F %25."
@@ -328,7 +330,7 @@ class _PostgreSQL:
         except TookTooLong:
             raise
         except SourceUnreachable:
-            # A connection that was closed while idle proves nothing about the server.
+            # A connection closed while idle says nothing about the server.
             if had is None or time.monotonic() - began > 1:
                 raise
             return self._read(sql, values, within_s)
@@ -338,7 +340,7 @@ class _PostgreSQL:
             if within_s != _STATEMENT_S:
                 connection.execute("SELECT set_config('statement_timeout', %s, false)", [f"{round(within_s * 1000)}ms"])
             try:
-                # Never prepared: a stored plan would outlive its table, and poolers know none.
+                # Never prepared: a stored plan would outlive its table, and poolers do not support them.
                 rows: list[Row] = connection.execute(sql, values, prepare=False).fetchall()
                 return rows
             finally:
@@ -347,7 +349,7 @@ class _PostgreSQL:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Run]:
-        self.read("SELECT 1")  # so that a transaction begins on an open connection
+        self.read("SELECT 1")  # so that a transaction starts on an open connection
         with self._connected() as connection, connection.transaction():
             yield lambda sql, values=(): connection.execute(sql, values, prepare=False).rowcount
 
@@ -387,7 +389,7 @@ class _PostgreSQL:
             [name(table)],
         )
         oid, database, tide = rows[0]
-        # Transactions are numbered for ever: a copy from before has not come so far.
+        # Transaction ids only increase: an earlier copy has a lower one.
         return TableIdentity(f"{database}:{oid}", (int(tide),), is_sure=True)
 
     def row_text(self, table: str, where: str, values: Sequence[object]) -> str | None:
@@ -398,7 +400,7 @@ class _PostgreSQL:
             return None
         text, *are_null = rows[0]
         found = [column for column, is_null in zip(columns.values(), are_null, strict=True) if is_null]
-        # The same JSON stands for a missing value and for a JSON null. No column has an empty name.
+        # The same JSON represents a missing value and a JSON null. No column has an empty name.
         return f'{str(text)[:-1]},"{_JSON_NULLS}":{json.dumps(found)}}}' if found else str(text)
 
     def _json_columns(self, table: str) -> dict[str, str]:
@@ -459,7 +461,7 @@ class _PostgreSQL:
         checks = ", ".join("has_table_privilege(to_regclass(%s), %s)" for _ in rights)
         values = [value for right in rights for value in (name(table), right)]
         ((*has, role),) = self.read(f"SELECT {checks}, current_user::text", values)
-        lacking = [right for right, may in zip(rights, has, strict=True) if not may]  # None: there is no such table
+        lacking = [right for right, may in zip(rights, has, strict=True) if not may]  # None: the table does not exist
         return [f"GRANT {', '.join(lacking)} ON {name(table)} TO {column_name(role)}"] if lacking else []
 
     def words(self, table: str, column: str) -> set[str] | None:
@@ -494,7 +496,7 @@ class _PostgreSQL:
                 watchdog.daemon = True
                 watchdog.start()
                 if self._is_new:
-                    # Not among the options: those would hide in which zone sessions begin here (`shape.find_zone`).
+                    # Not in the options: those would hide the zone with which sessions start (`shape.find_zone`).
                     connection.execute("SET TimeZone = 'UTC'")
                     self._is_new = False
                 yield connection
@@ -506,7 +508,7 @@ class _PostgreSQL:
 
     def _connect(self) -> Any:
         if self._connection is None or self._connection.closed or self._of != os.getpid():
-            # A connection of the parent is the parent's: it is neither used nor closed here.
+            # A parent process's connection is neither used nor closed here.
             self._connection = self._psycopg.connect(
                 self._url,
                 autocommit=True,
@@ -530,7 +532,7 @@ class _PostgreSQL:
             text = text.replace(secret, "…")
         if state == "57014":
             return TookTooLong(f"{self._where} did not answer within {_STATEMENT_S:g} s.")
-        if state.startswith(("42", "22", "23")) or state == "25006":  # a right, a name, a value; a replica
+        if state.startswith(("42", "22", "23")) or state == "25006":  # right, name, value; or a replica
             return SourceRefused(f"{self._where}: {text}.")
         self.close()
         return SourceUnreachable(f"{self._where} does not answer: {text}.")
@@ -555,7 +557,7 @@ def _form_like(like: str, is_number: bool) -> str:
 
 
 def _cut_off(number: int) -> None:
-    """End a silent connection: its waiting reader is woken with an error."""
+    """Close a silent connection: its waiting reader wakes with an error."""
     import socket
 
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as mine:

@@ -1,6 +1,6 @@
-"""Forms of times in a column of a jobs table: parsed, and written back in the same form.
+"""Forms of times in a jobs table's columns: parsed, and written in the same form.
 
-SQLite has no type for times, so their form is found by the column's values; PostgreSQL has a type.
+SQLite has no time type, so the form is detected from the column's values; PostgreSQL has types.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
-# Text of SQLite's own `datetime('now')` (UTC), ISO 8601 (JavaScript's toISOString), whole or broken seconds, milliseconds;
-# PostgreSQL's types.
+# Text of SQLite's `datetime('now')` (UTC), ISO 8601 (JavaScript's toISOString), whole or fractional seconds,
+# milliseconds; PostgreSQL's types.
 SPACE, ISO, SECONDS, MILLISECONDS, MIXED = "space", "iso", "seconds", "milliseconds", "mixed"
 WITH_ZONE, WITHOUT_ZONE = "timestamptz", "timestamp"
 
-_MILLISECONDS_FROM = 10**11  # as seconds that would be the year 5138
+_MILLISECONDS_FROM = 10**11  # as seconds this would be the year 5138
 _ZONE = re.compile(r"[A-Za-z0-9_+/-]+")
 _LATEST = 253_402_300_799.0  # the last second of the year 9999
 
 
 def zone(name: str) -> tzinfo | None:
-    """The time zone of this name, which may be part of a statement too; None for one that is not known here."""
-    if name.upper().removeprefix("ETC/") in ("UTC", "GMT"):  # PostgreSQL takes any case of it
+    """Return the time zone with this name, which may also be part of a statement; None if unknown."""
+    if name.upper().removeprefix("ETC/") in ("UTC", "GMT"):  # PostgreSQL ignores its case
         return UTC
     try:
         return ZoneInfo(name) if _ZONE.fullmatch(name) else None
-    except (ValueError, OSError, KeyError):  # no name of a file, or none that is there
+    except (ValueError, OSError, KeyError):  # invalid or missing file name
         return None
 
 
 def form(values: Iterable[object], otherwise: str = SPACE) -> str:
-    """The form that all of these have; MIXED where they do not agree, `otherwise` where there are none."""
+    """Return the common form of these values; MIXED if they differ, `otherwise` if there are none."""
     found = {_form(value) for value in values if value is not None}
     return found.pop() if len(found) == 1 else MIXED if found else otherwise
 
@@ -44,7 +44,7 @@ def _form(value: object) -> str:
 
 
 def read(value: object, zone: tzinfo = UTC) -> float | None:
-    """Seconds since 1970; None where it is no time. Text without a zone is in `zone`: UTC, as SQLite writes it."""
+    """Return Unix seconds; None if it is not a time. Text without a zone is in `zone`: UTC, as in SQLite."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -59,9 +59,9 @@ def read(value: object, zone: tzinfo = UTC) -> float | None:
 
 
 def format_time(seconds: float, form: str, zone: tzinfo = UTC) -> object:
-    """Value of a moment in a column of this form; whole seconds where the form has no others.
+    """Return a time in a column's form; rounded to seconds if the form has no fractions.
 
-    `zone` is that of WITHOUT_ZONE.
+    `zone`: zone of WITHOUT_ZONE.
     """
     seconds = min(max(seconds, 0.0), _LATEST)
     if form == MILLISECONDS:
@@ -73,12 +73,12 @@ def format_time(seconds: float, form: str, zone: tzinfo = UTC) -> object:
         return moment if form == WITH_ZONE else moment.astimezone(zone).replace(tzinfo=None)
     if form == ISO:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    # Up, not down: a moment that is written down too early would be due before its time.
+    # Rounded up: an earlier time would be due too soon.
     return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def number(value: object) -> object:
-    """A number that a driver gives as something else (Decimal, text) as one; anything else as text."""
+    """Return a driver's number (Decimal, text) as a number; other values as text."""
     if value is None or isinstance(value, int | float):
         return value
     try:

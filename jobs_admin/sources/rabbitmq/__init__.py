@@ -9,7 +9,7 @@ from jobs_admin.sources.base import Source, SourceSettings, System
 def _open(given: SourceSettings) -> Source:
     from jobs_admin.sources.rabbitmq.source import RabbitMQ
 
-    return RabbitMQ(given.name, given.url, given.queues, given.options, given.store_prefix, given.store)
+    return RabbitMQ(given)
 
 
 SYSTEM = System("RabbitMQ", _open, lambda url: RABBITMQ)

@@ -1,8 +1,7 @@
 """Redrive's record of dead letters that are, or were, in RabbitMQ's own queues.
 
-RabbitMQ gives a message no name. So equal messages are distinguished by their number among equals, and which numbers were
-taken out of a queue is stored here: what comes later and is equal to one of them is another dead letter, not the same
-one again.
+RabbitMQ messages have no id. So equal messages are distinguished by a number, and the numbers removed from a queue are
+stored here: a later message equal to a removed one is another dead letter.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from jobs_admin.core import keys, untrusted
 from jobs_admin.sources.ledger import Border, Store
 
 _LIVES_S = 14 * 86400
-_MOST = 200_000  # names of a queue; the oldest go
+_MOST = 200_000  # names per queue; the oldest are dropped
 _UNACKNOWLEDGED_S = 60
 _AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """A copy that is to go once its replay is known to be sent."""
+    """A copy to remove once its replay is known to be sent."""
 
     replay: str
     token: int
@@ -37,13 +36,13 @@ def _owed(value: bytes) -> Owed | None:
 
 
 class Copies:
-    """Records of all dead-letter queues of one source. Every method raises as `Ledger`'s do."""
+    """Records of all dead-letter queues of one source. Every method raises like `Ledger`'s."""
 
     def __init__(self, source: str, store: Store | None, prefix: str) -> None:
         self._source, self._store, self._prefix = source, store, prefix
 
     def find_taken(self, dlq: str, names: Collection[str]) -> set[str]:
-        """Return the names that were taken out of the queue before."""
+        """Return the names removed from the queue before."""
         found: set[str] = set()
         every = list(names)
         with self._border() as client:
@@ -59,17 +58,17 @@ class Copies:
         return {name.decode("utf-8", "replace") for name in names}
 
     def taking(self, dlq: str) -> set[str]:
-        """Names whose removal was begun and not recorded as finished."""
+        """Return the names whose removal was begun and not recorded as finished."""
         with self._border() as client:
             names: set[bytes] = client.smembers(self._key("taking", dlq))  # type: ignore[assignment]
         return {name.decode("utf-8", "replace") for name in names}
 
     def begin_taking(self, dlq: str, names: Collection[str]) -> None:
-        """Record that these are about to be taken out."""
+        """Record that these are about to be removed."""
         self._add("taking", dlq, names)
 
     def finish_taking(self, dlq: str, names: Collection[str]) -> None:
-        """Record that these are out of the queue for good."""
+        """Record that these are removed from the queue for good."""
         if not names:
             return
         with self._border() as client:
@@ -83,7 +82,7 @@ class Copies:
             pipe.execute()
 
     def leave(self, dlq: str, names: Collection[str]) -> None:
-        """Record that these stay in the queue: no removal is pending any more."""
+        """Record that these stay in the queue: no removal is pending."""
         if names:
             with self._border() as client:
                 pipe = client.pipeline()
@@ -108,8 +107,9 @@ class Copies:
         }
 
     def set_unacknowledged(self, dlq: str, count: int) -> None:
-        """Record how many messages are fetched and about to be given back: they are in the queue, though RabbitMQ does
-        not count them."""
+        """Record the number of messages that are fetched and about to be returned: RabbitMQ does not count them as
+        in the queue.
+        """
         with self._border() as client:
             if count:
                 client.set(self._key("held", dlq), count, ex=_UNACKNOWLEDGED_S)

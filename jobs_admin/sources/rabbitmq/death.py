@@ -1,7 +1,7 @@
-"""Facts of a RabbitMQ dead letter: where it came from, why it died, how often it was tried, and which job it is.
+"""Facts of a RabbitMQ dead letter: its queue, why it died, its attempts, and its job.
 
-`x-death` is the broker's own account: a table for each queue and reason, the latest first, with its count and time.
-Producers that forward a failed message themselves leave no such trace, and put the error into headers of their own.
+`x-death` is the broker's record: a table per queue and reason, latest first, with count and time. Producers that
+forward a failed message themselves leave no such record, and put the error into their own headers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from jobs_admin.sources.amqp.fields import Malformed, Parts
 from jobs_admin.sources.base import SourceRefused
 from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
 
-# Headers in which forwarders of a failed message put the error: Spring, MassTransit, NServiceBus, Symfony, and code of their own.
+# Headers in which forwarders of a failed message put the error: Spring, MassTransit, NServiceBus, Symfony, and custom
+# code.
 TRACE_HEADERS = (
     "x-exception-stacktrace", "x-error-stack", "x-stack-trace", "x-stacktrace", "stack-trace", "stacktrace", "stack",
     "error-stack", "traceback", "x-traceback", "MT-Fault-StackTrace", "NServiceBus.ExceptionInfo.StackTrace",
@@ -37,21 +38,21 @@ TYPE_HEADERS = (
 )  # fmt: skip
 QUEUE_HEADERS = ("x-original-queue", "x-source-queue", "original-queue", "NServiceBus.FailedQ")
 ATTEMPT_HEADERS = ("x-attempts", "x-attempt", "attempts", "attempt")
-RETRY_HEADERS = ("x-retry-count", "x-retries", "retry-count", "retries")  # one less than attempts
+RETRY_HEADERS = ("x-retry-count", "x-retries", "retry-count", "retries")  # attempts - 1
 TASK_HEADERS = ("x-task", "task", "x-event-type", "event-type", "event", "__TypeId__")
 OURS = "redrive"
 
-_LARGEST = 16 * 2**20  # bytes of a kept message; of a larger one only the head is
+_LARGEST = 16 * 2**20  # bytes of a stored message; of a larger one only the head is stored
 _HEAD = 64 * 1024
 _LONGEST_ID = 120
 _BY_CONSUMERS = ("rejected", "delivery_limit")
-_VOLATILE = (b"x-delivery-count", b"x-acquired-count")  # change when a message is only handed out
+_VOLATILE = (b"x-delivery-count", b"x-acquired-count")  # change when a message is merely fetched
 _TYPE = re.compile(r"(?:Traceback|Caused by: |Uncaught )?\s*([A-Za-z_$][\w$]*(?:[.\\]+[A-Za-z_$][\w$]*)*)(?::|\s*\Z)")
 
 
 @dataclass(frozen=True, slots=True)
 class RawMessage:
-    """A message as it came out of a dead-letter queue."""
+    """A message from a dead-letter queue."""
 
     properties: bytes
     body: bytes
@@ -61,21 +62,21 @@ class RawMessage:
 
 @dataclass(frozen=True, slots=True)
 class HeaderNames:
-    """Names of headers in which a source's producers report what happened, in the order in which they are searched."""
+    """Names of headers in which a source's producers report errors and tasks, in search order."""
 
     errors: tuple[str, ...] = ()  # message, trace or type, by the last part of the name
     tasks: tuple[str, ...] = ()
 
     @property
     def stripped(self) -> tuple[str, ...]:
-        """Headers that a replay omits: the error of the run before."""
+        """Headers that a replay omits: the error of the previous run."""
         return (*self.errors, *TRACE_HEADERS, *MESSAGE_HEADERS, *TYPE_HEADERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    queue: str  # where it came from; "" where unknown
-    reason: str  # rejected, delivery_limit, expired, maxlen; "" where RabbitMQ did not move it
+    queue: str  # source queue; "" if unknown
+    reason: str  # rejected, delivery_limit, expired, maxlen; "" if RabbitMQ did not move it
     count: int
     at: float | None
     routing_key: str
@@ -84,20 +85,20 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter that was read."""
+    """A parsed dead letter."""
 
     found: RawMessage
     parts: Parts
     headers: Mapping[str, Any]
     death: Death
     attempt: int
-    base: str  # names the job, but not apart from others equal to it in all
+    base: str  # identifies the job, but not among completely equal ones
     lineage: Lineage | None
     why_unread: str = ""
 
 
 def parse(found: RawMessage, dlq: str, of: str) -> DeadLetter:
-    """Parse a message from `dlq`; `of` is the queue that it died in, where it names none. Never raises."""
+    """Parse a message from `dlq`. `of`: the queue in which it died, if the message names none. Never raises."""
     try:
         parts = amqp_fields.split(found.properties)
         headers = amqp_fields.decode(parts["headers"]) if "headers" in parts else {}
@@ -110,7 +111,7 @@ def parse(found: RawMessage, dlq: str, of: str) -> DeadLetter:
     lineage = Lineage.from_header(ours) if rabbitmq_messages.is_own(ours, found.body) else None
     if lineage is not None and not _is_id(lineage.sent_as):
         lineage = None
-    death = _death(headers, of or _first_text(headers, QUEUE_HEADERS).partition("@")[0])
+    death = _death(headers, of or first_text(headers, QUEUE_HEADERS).partition("@")[0])
     attempt = _attempt(headers, death)
     base = _base(found, parts, death, lineage)
     return DeadLetter(found, parts, headers, death, attempt, base, lineage)
@@ -125,7 +126,7 @@ def _death(headers: Mapping[str, Any], otherwise: str) -> Death:
     if not deaths:
         return Death(otherwise, "", 1, None, "", deliveries)
     first = headers.get("x-first-death-queue")
-    # Where a consumer gave it up; queues in which it only waited for its next try are no place to send it to.
+    # The queue in which a consumer gave it up; queues in which it only waited for a retry are not its source.
     by_consumers = [one for one in deaths if one.get("reason") in _BY_CONSUMERS]
     among = by_consumers or deaths
     it = next((one for one in among if one["queue"] == first), among[0])
@@ -144,7 +145,7 @@ def _attempt(headers: Mapping[str, Any], death: Death) -> int:
     attempts = [_count(headers.get(name)) for name in ATTEMPT_HEADERS]
     retried = [_count(headers.get(name)) for name in RETRY_HEADERS]
     reported = max([*attempts, *(n + 1 for n in retried if n)], default=0)
-    # A queue with a delivery limit has handed it out so often before its last.
+    # A queue with a delivery limit delivered it this often before its last.
     handed_out = death.deliveries if death.reason == "delivery_limit" else 0
     counted = death.count if death.reason in _BY_CONSUMERS else 1
     return max(1, reported, handed_out, counted)
@@ -156,7 +157,7 @@ def _base(found: RawMessage, parts: Parts, death: Death, lineage: Lineage | None
     name = amqp_fields.text(parts, "message_id")
     origin = death.queue.encode("utf-8", "backslashreplace")
     if name:
-        # Who names his messages sends the same one again under its name: then its deaths are attempts of one job.
+        # A producer with its own message ids sends the same job again under its id: its deaths are attempts of one job.
         shown = "".join(c if c.isprintable() else "?" for c in name[:_LONGEST_ID])
         return f"{shown}.{_digest(origin, name.encode('utf-8', 'surrogatepass'), found.body)[:16]}"
     stable = (
@@ -178,7 +179,7 @@ def _digest(*parts: bytes) -> str:
 
 
 def build_envelope(one: DeadLetter, job_id: str, source: str, dlq: str, words: HeaderNames, now: float) -> Envelope:
-    """The report of a dead letter. `job_id` is `one.base`, or with its number among equals."""
+    """Return the report of a dead letter. `job_id`: `one.base`, or with its number among equals."""
     found, death = one.found, one.death
     raw = rabbitmq_messages.pack(
         dlq, death.queue, name_of(job_id, one.attempt), found.exchange, found.routing_key, found.properties, found.body
@@ -193,7 +194,7 @@ def build_envelope(one: DeadLetter, job_id: str, source: str, dlq: str, words: H
     return Envelope(
         source=source,
         queue=death.queue or dlq,
-        task=_first_text(one.headers, (*words.tasks, *TASK_HEADERS))
+        task=first_text(one.headers, (*words.tasks, *TASK_HEADERS))
         or amqp_fields.text(one.parts, "type")
         or _task_of_key(one, dlq),
         job_id=job_id,
@@ -216,7 +217,7 @@ def build_envelope(one: DeadLetter, job_id: str, source: str, dlq: str, words: H
 
 
 def name_of(job_id: str, attempt: int) -> str:
-    """Name of one death of a job."""
+    """Return the name of one death of a job."""
     return f"{job_id}|{attempt}"
 
 
@@ -226,7 +227,7 @@ def is_too_large(found: RawMessage) -> bool:
 
 
 def shown_headers(parts: Parts, headers: Mapping[str, Any], words: HeaderNames) -> dict[str, Any]:
-    """Headers and properties to show beside the arguments, without the trace and ours."""
+    """Return headers and properties to show beside the arguments, without the trace and our own."""
     hidden = {OURS, *TRACE_HEADERS, *(name for name in words.errors if _header_role(name) == "trace")}
     texts = {
         name: amqp_fields.text(parts, name)
@@ -237,19 +238,12 @@ def shown_headers(parts: Parts, headers: Mapping[str, Any], words: HeaderNames) 
 
 
 def _error(one: DeadLetter, dlq: str, words: HeaderNames) -> tuple[str, str, str, str]:
-    """Kind, type, message and trace."""
+    """Return kind, type, message and trace."""
     death, where = one.death, one.death.queue or dlq
     if one.why_unread:
         return "undecodable", "Malformed", f"A message in {dlq} cannot be read: {one.why_unread}.", ""
-    of = {
-        what: tuple(name for name in words.errors if _header_role(name) == what)
-        for what in ("message", "trace", "type")
-    }
-    trace = _first_text(one.headers, (*of["trace"], *TRACE_HEADERS), "stack")
-    error_text = _first_text(one.headers, (*of["message"], *MESSAGE_HEADERS), "message")
-    kind_of_error = _first_text(one.headers, (*of["type"], *TYPE_HEADERS)) or _named_type(one.headers, of["message"])
-    if trace or error_text or kind_of_error:
-        return "exception", kind_of_error or _type_in(trace, error_text), error_text or _last_words(trace), trace
+    if (error := find_error(one.headers, words)) is not None:
+        return "exception", *error
     if death.reason == "expired":
         return "expired", "Expired", f"It waited in {where} for longer than it may, so RabbitMQ took it out.", ""
     if death.reason == "delivery_limit":
@@ -262,6 +256,20 @@ def _error(one: DeadLetter, dlq: str, words: HeaderNames) -> tuple[str, str, str
     return "rejected", "Unexplained", f"It is in {dlq}, without a reason.", ""
 
 
+def find_error(headers: Mapping[str, Any], words: HeaderNames) -> tuple[str, str, str] | None:
+    """Return type, message and trace of the error in these headers; None without one."""
+    of = {
+        what: tuple(name for name in words.errors if _header_role(name) == what)
+        for what in ("message", "trace", "type")
+    }
+    trace = first_text(headers, (*of["trace"], *TRACE_HEADERS), "stack")
+    error_text = first_text(headers, (*of["message"], *MESSAGE_HEADERS), "message")
+    kind_of_error = first_text(headers, (*of["type"], *TYPE_HEADERS)) or _named_type(headers, of["message"])
+    if not (trace or error_text or kind_of_error):
+        return None
+    return kind_of_error or _type_in(trace, error_text), error_text or _last_words(trace), trace
+
+
 def _header_role(name: str) -> str:
     lowered = name.lower()
     if any(word in lowered for word in ("stack", "trace")):
@@ -269,8 +277,8 @@ def _header_role(name: str) -> str:
     return "type" if lowered.endswith(("type", "class", "name")) else "message"
 
 
-def _first_text(headers: Mapping[str, Any], names: Sequence[str], member: str = "message") -> str:
-    """The first of these headers that has text; of an error as a table, its `member`."""
+def first_text(headers: Mapping[str, Any], names: Sequence[str], member: str = "message") -> str:
+    """Return the first of these headers with text; for an error table, its `member`."""
     for name in names:
         value = headers.get(name)
         if isinstance(value, dict):
@@ -290,7 +298,7 @@ def _named_type(headers: Mapping[str, Any], more: Sequence[str]) -> str:
 
 
 def _type_in(trace: str, message: str) -> str:
-    """The error's class, where trace or message begin with it, or a Python trace ends with it."""
+    """Return the error's class if the trace or message starts with it, or a Python trace ends with it."""
     lines = [line for line in trace.strip().splitlines()[:1] + trace.strip().splitlines()[-1:] if line[:1].strip()]
     for line in (*reversed(lines), message):
         found = _TYPE.match(line)
@@ -322,7 +330,7 @@ def _arguments(one: DeadLetter) -> tuple[Any, Any]:
 
 
 def _task_of_key(one: DeadLetter, dlq: str) -> str:
-    """Task name from an event's routing key, "" where the key is only a queue's name."""
+    """Return the task name from an event's routing key; "" if the key is only a queue's name."""
     key = one.death.routing_key or one.found.routing_key
     return key if key not in (one.death.queue, dlq, "#") else ""
 

@@ -1,4 +1,4 @@
-"""Settings of RabbitMQ that lose dead letters, or keep us from reading or sending them."""
+"""Findings on RabbitMQ settings that lose dead letters, or prevent Redrive from reading or sending them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _KNOWN_VERSIONS = ("3.", "4.")
 
 
 def queue_type(wire: Wire, queue: str, management: Management | None) -> str:
-    """Type of a queue: `classic`, `quorum`, `stream` …; "" where it is unknown. Raises as `Wire`, and
-    SourceUnreachable."""
+    """Return the type of a queue: `classic`, `quorum`, `stream` …; "" if unknown.
+
+    Raises like `Wire`, and SourceUnreachable.
+    """
     kind = amqp_reading.read_settings(wire, queue).get("queue-type")
     if not kind and management is not None:
         state = management.queues().get(queue)
@@ -29,7 +31,7 @@ def queue_type(wire: Wire, queue: str, management: Management | None) -> str:
 def collect_findings(
     source: str, wire: Wire, dead: Sequence[DeadQueue], management: Management | None, where: str
 ) -> list[Finding]:
-    """Findings of one source. Raises as `Wire`."""
+    """Return the findings of one source. Raises like `Wire`."""
     findings = _rights(wire, where)
     states: dict[str, QueueState] = {}
     if management is None:
@@ -61,7 +63,7 @@ def collect_findings(
 
 
 def why_unknown(wire: Wire, where: str) -> str:
-    """The reason why nothing is changed in this server; "" for a known one."""
+    """Return why nothing is changed in this server; "" for a known version."""
     product, version = wire.server
     if product == "RabbitMQ" and version.startswith(_KNOWN_VERSIONS):
         return ""
@@ -142,7 +144,7 @@ def _reading(queue: DeadQueue, kind: str, settings: Mapping[str, Any]) -> list[F
     if kind == "quorum" and limit is not None:
         text = (
             f"{name} drops a message that was handed out {limit} times and not acknowledged: as often as a drain may die "
-            "with it."
+            "with it, or cannot store it for half an hour."
         )
         return [Finding("delivery-limit", "info", text, "Take the limit off queues of dead letters.")]
     if not kind and not queue.is_drained:
@@ -157,8 +159,9 @@ def _reading(queue: DeadQueue, kind: str, settings: Mapping[str, Any]) -> list[F
 
 
 def _may_read(wire: Wire, queue: str, kind: str) -> bool:
-    """Return whether this user may read the queue, tried by fetching its first message and giving it back (classic
-    queues only)."""
+    """Return whether this user may read the queue, tested by fetching and returning its first message (classic
+    queues only).
+    """
     if kind != "classic":
         return True
     channel = wire.channel()

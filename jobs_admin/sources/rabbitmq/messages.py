@@ -1,9 +1,8 @@
-"""A dead letter of RabbitMQ as it is stored, and as it is sent again: the bytes of its properties and its body.
+"""RabbitMQ dead letters as stored and as sent again: the bytes of properties and body.
 
-The stored form is one line that says where it was, then the body:
+The stored form is one line with its location, then the body:
 
-redrive-amqp-1 {"dlq": …, "queue": …, "name": …, "exchange": …, "routing_key": …, "properties": base64} \\
-body
+redrive-amqp-1 {"dlq": …, "queue": …, "name": …, "exchange": …, "routing_key": …, "properties": base64} \\ body
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 
 _MARK = b"redrive-amqp-1 "
 
-# All that a replay takes out of a message or puts into it. The rest goes byte for byte.
-# What the broker wrote onto it while it lived and died: true of the old life, a lie in the new one.
+# All that a replay removes from a message or adds to it; the rest keeps its bytes. Headers that the broker wrote during
+# the message's life and death: true of the old run, false for the new one.
 STRIPPED_HEADERS = (
     "x-death",
     "x-delivery-count",
@@ -37,22 +36,22 @@ STRIPPED_HEADERS = (
     "x-last-death-exchange",
     "x-last-death-queue",
     "x-last-death-reason",
-    # Further queues that a copy would go to: they had theirs.
+    # Further queues for copies, which have already received theirs.
     "CC",
     "BCC",
     "redrive",
 )
-# Its time to live, which began when it was first sent; the user and cluster that RabbitMQ takes from nobody else.
+# Time to live, counted from the first sending; the user and cluster, which RabbitMQ accepts from no one else.
 STRIPPED_PROPERTIES = ("expiration", "user_id", "cluster_id")
 
-# How a header of ours is told from one that a consumer handed on to other messages: by the body that it was sent with.
+# Member that distinguishes our own header from one copied by a consumer: a digest of the body it was sent with.
 _OF_BODY = "body"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    dlq: str  # where it was
-    queue: str  # where it came from; "" where unknown
+    dlq: str  # location
+    queue: str  # source queue; "" if unknown
     name: str  # the copy's name there
     parts: Parts
     body: bytes
@@ -71,7 +70,10 @@ def pack(dlq: str, queue: str, name: str, exchange: str, routing_key: str, prope
 
 
 def unpack(raw: bytes) -> StoredMessage:
-    """Parse a stored message. Raises SourceRefused for another form, and for a message whose properties cannot be read."""
+    """Parse a stored message.
+
+    Raises SourceRefused for another form, and for a message whose properties cannot be read.
+    """
     head, separator, body = raw.partition(b"\n")
     try:
         if not head.startswith(_MARK) or not separator:
@@ -95,7 +97,10 @@ def is_own(header: Any, body: bytes) -> bool:
 
 
 def arguments(parts: Parts, body: bytes) -> tuple[list[Any], dict[str, Any]]:
-    """A JSON object as keyword arguments, any other JSON as the only argument. Raises SourceRefused for other bodies."""
+    """Return a JSON object as keyword arguments, any other JSON as the only argument.
+
+    Raises SourceRefused for other bodies.
+    """
     kind = amqp_fields.text(parts, "content_type").partition(";")[0].strip().lower()
     coding = amqp_fields.text(parts, "content_encoding").strip().lower()
     if coding not in ("", "utf-8", "utf8", "us-ascii", "ascii"):
@@ -109,7 +114,7 @@ def arguments(parts: Parts, body: bytes) -> tuple[list[Any], dict[str, Any]]:
         raise SourceRefused("The body is not JSON: it can be replayed, not edited.") from error
     if isinstance(value, dict):
         return [], value
-    if not is_declared and not isinstance(value, list):  # a word or number that only happens to be JSON
+    if not is_declared and not isinstance(value, list):  # a word or number that is JSON only by chance
         raise SourceRefused("The body does not say that it is JSON: it can be replayed, not edited.")
     return [value], {}
 
@@ -144,7 +149,7 @@ def build_message(outgoing: OutgoingMessage, error_headers: Collection[str]) -> 
 
 
 def edit_body(found: StoredMessage, new_args: list[Any] | None, new_kwargs: dict[str, Any] | None) -> bytes:
-    """The body with these arguments in it; None keeps them. Raises SourceRefused where it cannot have them."""
+    """Return the body with these arguments; None keeps them. Raises SourceRefused if that is not possible."""
     args, kwargs = arguments(found.parts, found.body)
     is_object = not args
     args = args if new_args is None else new_args

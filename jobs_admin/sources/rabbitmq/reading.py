@@ -1,7 +1,7 @@
-"""Dead letters out of RabbitMQ's own queues: mirrored, so that they stay in the queue, or drained into our tables.
+"""Reading of dead letters in RabbitMQ's queues: mirrored (they stay in the queue) or drained into our tables.
 
-Two rules hold in both. A dead letter is reported under one name, however often it is read: by its content, and by its
-number among those that are equal in all. And nothing leaves a queue that is not filed, or sent, for good.
+Two rules hold for both. A dead letter is always reported under one name: by its content, and by its number among equal
+ones. And no message leaves a queue before it is filed, or sent, for good.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ from typing import Any
 
 from jobs_admin.sources.amqp import wire as amqp_reading
 from jobs_admin.sources.amqp.wire import Taken, Wire
+from jobs_admin.sources.base import NO_ROOM
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq.copies import Copies
 from jobs_admin.sources.rabbitmq.death import DeadLetter, RawMessage, name_of
 
-# Most messages that one pass over a mirrored queue holds: while it does, other consumers do not see these messages.
+# Maximum messages held by one pass over a mirrored queue: other consumers do not see them meanwhile.
 MOST_UNACKNOWLEDGED = 100_000
 _LONGEST_HOLD_S = 15.0
 _MOST_BYTES_READ = 1_000_000_000
-_MOST_BYTES_NEW = 48_000_000  # of messages that are not known; the next pass brings more
+_MOST_BYTES_NEW = 48_000_000  # of unknown messages; the next pass reads more
 _MOST_NEW = 20_000
 
 _DRAINED_AT_ONCE = 200
 _BYTES_DRAINED_AT_ONCE = 16_000_000
 _COMES_BACK_S = 600.0
+_UNFILED_AGAIN_S, _MIRRORED_AGAIN_S = 30.0, 300.0
 _NOTHING = RawMessage(b"", b"", "", "")
 
 
 @dataclass(frozen=True, slots=True)
 class DeadQueue:
-    """A dead-letter queue, as it is configured or was found."""
+    """A dead-letter queue, configured or discovered."""
 
     name: str
-    of: str = ""  # the queue whose dead letters these are, where they do not say
+    of: str = ""  # source queue of its dead letters, if they name none
     is_drained: bool = False
 
 
@@ -58,12 +60,11 @@ class NamedMessage:
 
 @dataclass(slots=True)
 class Numbering:
-    """Gives each message its name: its number among its equals, past those that were taken out of the queue before."""
+    """Assigns names: a message's number among its equals, after those removed from the queue before."""
 
     copies: Copies
     dlq: str
-    # Names that another connection had fetched before this one: a message that was handed out before may be one of them, a new one
-    # is none.
+    # Names fetched by an earlier connection: a message delivered before may be one of them, a new one is not.
     left_over: Collection[str] = ()
     _next: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -71,12 +72,12 @@ class Numbering:
         return replace(self, _next=dict(self._next))
 
     def assign_names(self, reads: Sequence[tuple[DeadLetter, bool]]) -> list[NamedMessage]:
-        """Name messages in their order; with each, whether it was handed out before."""
+        """Name messages in order. Each comes with whether it was delivered before."""
         known = self._known_names(self._untaken_names(reads))
         return [NamedMessage(read, self._number(read, was_out, known)) for read, was_out in reads]
 
     def _untaken_names(self, reads: Sequence[tuple[DeadLetter, bool]]) -> set[str]:
-        """Names of the messages if none was taken before."""
+        """Return the messages' names as if none had been removed before."""
         ahead: dict[tuple[str, int], int] = {}
         names = set()
         for read, _ in reads:
@@ -114,7 +115,7 @@ def _read(taken: Taken, queue: DeadQueue) -> tuple[DeadLetter, bool]:
     return rabbitmq_death.parse(found, queue.name, queue.of), taken.redelivered
 
 
-Seen = dict[str, DeadLetter]  # by what is the same whenever a message is read: what was read in it, without its bytes
+Seen = dict[str, DeadLetter]  # by content that is constant across reads: the parsed message without its bytes
 
 
 @dataclass(slots=True)
@@ -122,12 +123,12 @@ class Pass:
     """Result of one pass over a mirrored queue."""
 
     new: list[NamedMessage] = field(default_factory=list)
-    seen: Seen = field(default_factory=dict)  # of those that were known
-    present: set[str] = field(default_factory=set)  # names of those that lie there after it
+    seen: Seen = field(default_factory=dict)  # of known messages
+    present: set[str] = field(default_factory=set)  # names of the messages still in the queue
     taken: set[str] = field(default_factory=set)
-    expiring: int = 0  # those that have a time to live of their own
-    first: str = ""  # of the first message, to know it again
-    is_complete: bool = False  # the queue was seen to its end
+    expiring: int = 0  # messages with their own time to live
+    first: str = ""  # digest of the first message, to recognise it
+    is_complete: bool = False  # the queue was read to its end
     took_s: float = 0.0
 
     @property
@@ -138,14 +139,13 @@ class Pass:
 def mirror(
     wire: Wire, queue: DeadQueue, copies: Copies, known: Collection[str], wanted: Collection[str], seen: Seen
 ) -> Pass:
-    """Read a classic queue from its head, and give all of it back but what is `wanted`.
+    """Read a classic queue from its head, and return all messages except the `wanted` ones.
 
-    Raises as `Wire`, and as `Copies`.
+    Raises like `Wire`, and like `Copies`.
 
-    The caller records that those are out (`Pass.taken`): they are, whether the store takes that down or not.
+    The caller records the removal of those (`Pass.taken`): they are removed even if the store does not record it.
 
-    Of those that are `known` nothing is stored but what is `seen`, so that they are not read again while others wait
-    for them.
+    For `known` messages only `seen` is stored, so that they are not parsed again while other messages wait.
     """
     done, begun = Pass(), time.monotonic()
     numbering = Numbering(copies, queue.name)
@@ -183,14 +183,14 @@ def mirror(
                 break
         else:
             done.is_complete = len(done.present) < MOST_UNACKNOWLEDGED
-        messages.close()  # a request now must not take an earlier answer for its own
+        messages.close()  # a request now must not read an earlier answer
         if out:
             _take(channel, queue.name, copies, out)
             done.taken = {name for _, name in out}
     finally:
         if wire.is_open:
             messages.close()
-            channel.close()  # and all that was not acknowledged is in its place again
+            channel.close()  # all unacknowledged messages are back in their place
         copies.set_unacknowledged(queue.name, 0)
     done.took_s = time.monotonic() - begun
     return done
@@ -207,14 +207,14 @@ def _take(channel: Any, dlq: str, copies: Copies, out: Sequence[tuple[int, str]]
 
 
 def acknowledge(channel: Any, tags: Iterable[int]) -> None:
-    """Acknowledge deliveries. They are out of their queue when this returns."""
+    """Acknowledge deliveries. They have left their queue when this returns."""
     for tag in tags:
         channel.basic_ack(tag)
-    channel.basic_qos(0, 0, False)  # says nothing, and is answered only after what came before it
+    channel.basic_qos(0, 0, False)  # no effect, but answered only after all earlier requests
 
 
 def first_digest(wire: Wire, queue: str) -> str:
-    """Digest of the first message in a classic queue; "" where it is empty."""
+    """Return the digest of the first message in a classic queue; "" if it is empty."""
     channel = wire.channel()
     try:
         found = next(amqp_reading.fetch(channel, queue, 1), None)
@@ -244,31 +244,52 @@ def _chunks(messages: Iterator[Taken], size: int) -> Iterator[list[Taken]]:
 
 @dataclass(slots=True)
 class Drain:
-    """One queue being drained over one channel: what it gave out stays unacknowledged until it is filed."""
+    """One queue being drained over one channel: delivered messages stay unacknowledged until they are filed."""
 
     queue: DeadQueue
     copies: Copies
     channel: Any
     numbering: Numbering
     left: list[str] = field(default_factory=list)  # too large to be stored in full: they stay
-    fetched: list[Taken] = field(default_factory=list)  # and not named yet, as the store was away
+    # Returned, and neither filed nor stored as unfiled: they stay too, and are returned again (name -> tag and
+    # message).
+    unfiled: dict[str, tuple[int, NamedMessage]] = field(default_factory=dict)
+    again_at: float = 0.0  # monotonic
+    fetched: list[Taken] = field(default_factory=list)  # not yet named because the store was unavailable
 
     @classmethod
     def begin(cls, wire: Wire, queue: DeadQueue, copies: Copies) -> Drain:
-        # A server that was killed brings back what was acknowledged just before.
+        # Start draining a queue. A killed server brings back messages acknowledged just before.
         left_over = copies.taking(queue.name) | copies.recently_taken(queue.name, _COMES_BACK_S)
         return cls(queue, copies, wire.channel(), Numbering(copies, queue.name, left_over))
 
     @property
     def is_full(self) -> bool:
-        """Return whether it holds the most messages too large to be stored, and reads no further."""
-        return len(self.left) >= _DRAINED_AT_ONCE
+        """Return whether it has the maximum of messages that stay, and reads no more."""
+        size = sum(one.size for _, one in self.unfiled.values())
+        return len(self.left) + len(self.unfiled) >= _DRAINED_AT_ONCE or size >= _BYTES_DRAINED_AT_ONCE
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether it has messages to return although the queue shows none."""
+        return bool(self.fetched) or (bool(self.unfiled) and time.monotonic() >= self.again_at)
+
+    @property
+    def why_left(self) -> str:
+        """Reason why messages stay, and whether that ends the drain; "" if there is nothing to report."""
+        if self.unfiled:
+            return NO_ROOM.format(len(self.unfiled)) + (" No more is drained." if self.is_full else "")
+        return f"{len(self.left)} dead letters are too large to be stored; no more is drained" if self.is_full else ""
 
     def batch(self) -> tuple[list[NamedMessage], list[tuple[int, str]]]:
-        """Fetch the next dead letters; and those of them that are removed (tag, name) once they are filed."""
+        """Fetch the next dead letters. Return them, and those to remove once filed (tag, name)."""
+        if self.unfiled and time.monotonic() >= self.again_at:
+            again = list(self.unfiled.values())
+            return [one for _, one in again], [(tag, one.name) for tag, one in again]
         if self.is_full:
             return [], []
-        # What was fetched is ours until it is named, however often the store is away: given back, each time would count as a delivery.
+        # Fetched messages are kept until they are named, even if the store is unavailable: each return would count as a
+        # delivery.
         self.fetched = self.fetched or list(
             amqp_reading.fetch(self.channel, self.queue.name, _DRAINED_AT_ONCE, _BYTES_DRAINED_AT_ONCE)
         )
@@ -280,23 +301,35 @@ class Drain:
                 left.append(it.name)
             else:
                 going.append((one.tag, it.name))
-        # Known before they are filed, and so before they can be acknowledged: who comes after us knows them again.
+        # Recorded before they are filed, and so before they can be acknowledged: the next process then recognises them.
         self.copies.begin_taking(self.queue.name, [name for _, name in going])
         self.numbering, self.left, self.fetched = numbering, [*self.left, *left], []
         return named, going
 
-    def acknowledge(self, going: Sequence[tuple[int, str]]) -> None:
-        acknowledge(self.channel, [tag for tag, _ in going])
+    def acknowledge(self, going: Sequence[tuple[int, str]], left: Mapping[str, NamedMessage]) -> list[str]:
+        """Acknowledge the removed messages, except those `left` (by name). Return the names removed."""
+        out = [(tag, name) for tag, name in going if name not in left]
+        if out:
+            acknowledge(self.channel, [tag for tag, _ in out])
+        for tag, name in going:
+            self.unfiled.pop(name, None)
+            if name in left:
+                self.unfiled[name] = tag, left[name]
+        if left:
+            self.again_at = time.monotonic() + _UNFILED_AGAIN_S
+        return [name for _, name in out]
 
 
 @dataclass(slots=True)
 class Mirrored:
-    """State of a mirrored queue, as this process knows it."""
+    """State of a mirrored queue in this process."""
 
     queue: DeadQueue
-    filed: set[str] = field(default_factory=set)  # filed
+    filed: set[str] = field(default_factory=set)
+    unfiled: set[str] = field(default_factory=set)  # neither filed nor stored as unfiled: returned again later
+    again_at: float = 0.0  # monotonic: when those are due
     seen: Seen = field(default_factory=dict)
-    waiting: list[NamedMessage] = field(default_factory=list)  # read, and not handed out yet
+    waiting: list[NamedMessage] = field(default_factory=list)  # read and not yet returned
     present: set[str] | None = None  # after the last complete pass; None before the first
     signature: str = ""
     first: str = ""
@@ -304,31 +337,44 @@ class Mirrored:
     passed_at: float = -1e9  # monotonic
     not_before: float = -1e9
     probed_at: float = -1e9
-    missing: set[str] = field(default_factory=set)  # not there any more, for an unknown reason
-    baseline: int | None = None  # acknowledged out of the queue when nothing was missing
-    ours: int = 0  # of these, what we took since
-    took_at: float = -1e9  # monotonic: when we last took any
-    missing_since: float = -1e9  # monotonic: start time
-    expires: bool = False  # one of those that are there, or are missing, has a time to live of its own
-    unread: int = 0  # lie deeper than a pass reaches
-    went_off: bool = False  # the last pass did not see the end
+    missing: set[str] = field(default_factory=set)  # no longer there, for an unknown reason
+    baseline: int | None = None  # messages acknowledged in the queue when nothing was missing
+    ours: int = 0  # of these, removed by us since
+    took_at: float = -1e9  # monotonic: our latest removal
+    missing_since: float = -1e9  # monotonic: start of the time with missing messages
+    expires: bool = False  # a present or missing message has its own time to live
+    unread: int = 0  # messages deeper than a pass reads
+    went_off: bool = False  # the last pass did not reach the end
 
     def forget(self) -> None:
         self.filed.clear()
+        self.unfiled.clear()
         self.waiting.clear()
         self.signature, self.not_before, self.count = "", -1e9, -1
 
     def is_due(self, count: int, now: float) -> bool:
-        """Return whether the queue may hold something else than it did."""
+        """Return whether the queue's content may have changed."""
         if now < self.not_before:
             return False
-        return count != self.count or self.went_off or (count > 0 and now - self.passed_at > AGAIN_S)
+        is_again = bool(self.unfiled) and now >= self.again_at
+        return count != self.count or self.went_off or is_again or (count > 0 and now - self.passed_at > AGAIN_S)
+
+    def known_names(self, now: float) -> Collection[str]:
+        """Return the names that a pass does not return."""
+        return self.filed | self.unfiled if self.unfiled and now < self.again_at else self.filed
+
+    def record_filed(self, names: Iterable[str], left: Collection[str]) -> None:
+        """Record that these are filed, except those `left`."""
+        self.filed.update(name for name in names if name not in left)
+        self.unfiled = (self.unfiled | {*left}) - self.filed
+        if left:
+            self.again_at = time.monotonic() + _MIRRORED_AGAIN_S
 
     def record_pass(self, done: Pass, count: int, now: float) -> None:
-        """Take over the result of a pass.
+        """Store the result of a pass.
 
-        Holding costs those who consume here: it is a tenth of the time at most, half of it while there is much that is
-        new.
+        Holding messages blocks other consumers, so it takes at most a tenth of the time, or half while there are many
+        new ones.
         """
         self.passed_at = now
         pause = 1 if done.new and not done.is_complete else 9
@@ -346,6 +392,7 @@ class Mirrored:
             self.missing_since = self.missing_since if self.missing else now
             self.missing = (self.missing | gone) - done.present
             self.present, self.signature = done.present, done.signature
+            self.unfiled &= done.present
         else:
             self.missing -= done.present
         self.expires = done.expiring > 0 or (expired and (bool(self.missing) or not done.is_complete))
@@ -353,23 +400,24 @@ class Mirrored:
 
 _SHORT_S = 0.2  # unnoticeable
 _COUNTED_S = 12.0  # RabbitMQ's statistics are some seconds old
-_COUNTED_WITHIN_S = 60.0  # by then they are complete
-AGAIN_S = 600.0  # a queue that seems unchanged is read in full all the same
+_COUNTED_WITHIN_S = 60.0  # complete after this time
+AGAIN_S = 600.0  # a queue that seems unchanged is nevertheless read in full
 
 
 def find_removed_by_others(queue: Mirrored, acknowledged: int, settings: Mapping[str, Any], now: float) -> set[str]:
-    """Return the missing ones that were taken by someone else: RabbitMQ counts as many acknowledged by others, and
-    drops none here."""
+    """Return the missing messages that others removed: RabbitMQ counts as many acknowledgements by others, and
+    drops none here.
+    """
     if now - queue.took_at < _COUNTED_S:
         return set()
     by_others = acknowledged - (acknowledged if queue.baseline is None else queue.baseline) - queue.ours
     found: set[str] = set()
-    if by_others < 0:  # statistics began again, and perhaps the queue: nothing is known of before
+    if by_others < 0:  # the statistics restarted, and perhaps the queue: nothing is known of the time before
         queue.missing = set()
     elif queue.missing and (by_others < len(queue.missing) or queue.expires or dropping_setting(settings)):
         if now - queue.missing_since < _COUNTED_WITHIN_S:
-            return set()  # not counted yet
-        queue.missing = set()  # dropped or purged, and no evidence of what others acknowledge later
+            return set()  # not yet counted
+        queue.missing = set()  # dropped or purged, which is no evidence about later acknowledgements by others
     elif queue.baseline is not None:
         found, queue.missing = queue.missing, set()
     queue.baseline, queue.ours = acknowledged, 0
@@ -377,7 +425,7 @@ def find_removed_by_others(queue: Mirrored, acknowledged: int, settings: Mapping
 
 
 def dropping_setting(settings: Mapping[str, Any]) -> str:
-    """The setting by which RabbitMQ itself takes messages out of the queue; "" where there is none."""
+    """Return the setting by which RabbitMQ itself removes messages from the queue; "" if there is none."""
     for name in ("message-ttl", "expires", "max-length", "max-length-bytes"):
         if settings.get(name) is not None:
             refuses_new = settings.get("overflow") in ("reject-publish", "reject-publish-dlx")

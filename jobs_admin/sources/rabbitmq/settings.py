@@ -1,4 +1,4 @@
-"""Checked configuration of a RabbitMQ source, and its dead-letter queues."""
+"""Checked configuration of a RabbitMQ source, and discovery of its dead-letter queues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs_admin.sources.amqp.management import QueueState
-from jobs_admin.sources.base import SourceRefused
+from jobs_admin.sources.base import SourceRefused, refuse_unknown_options
 from jobs_admin.sources.rabbitmq.death import HeaderNames
 from jobs_admin.sources.rabbitmq.reading import DeadQueue
 
@@ -18,8 +18,8 @@ _OPTIONS = {"mode", "dead_letter_queues", "management_url", "error_headers", "ta
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    dead: tuple[DeadQueue, ...]  # empty: those that the management plugin finds
-    is_drained: bool  # of those that are found
+    dead: tuple[DeadQueue, ...]  # empty: discovered with the management plugin
+    is_drained: bool  # for discovered queues
     words: HeaderNames
     confirm_within_s: float
     management_url: str
@@ -28,9 +28,7 @@ class Settings:
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any]) -> Settings:
         """Check the options of a source. Raises SourceRefused, with a sentence."""
-        if unknown := set(options) - _OPTIONS:
-            known = ", ".join(sorted({*_OPTIONS, "queues"}))
-            raise SourceRefused(f"Source {name}: unknown option {min(unknown)!r}; known: {known}.")
+        refuse_unknown_options(name, options, _OPTIONS)
         mode = _mode(name, options.get("mode", "mirror"))
         listed = options.get("dead_letter_queues", [])
         if not isinstance(listed, list | tuple):
@@ -85,11 +83,10 @@ def _seconds(name: str, options: Mapping[str, Any]) -> float:
 def find_dead_queues(
     states: Mapping[str, QueueState], bindings: list[tuple[str, str]], is_drained: bool
 ) -> tuple[DeadQueue, ...]:
-    """Find the queues into which RabbitMQ puts what other queues give up, and from which nothing goes on.
+    """Return the queues that receive other queues' dead letters and do not pass them on.
 
-    Never one in which jobs wait for their next try, nor the one where they run then: to take dead letters out of those
-    would take jobs from their workers. So a queue that is fed only by queues with a time to live is left out, and so is
-    one with a consumer.
+    Never a queue in which jobs wait for a retry, nor one in which they then run: removing dead letters there would take
+    jobs from their workers. So queues fed only by queues with a time to live, and queues with a consumer, are excluded.
     """
     targets = {queue: _targets(queue, one, states, bindings) for queue, one in states.items()}
     origins: dict[str, set[str]] = {}
@@ -106,7 +103,7 @@ def find_dead_queues(
 def _targets(
     queue: str, one: QueueState, states: Mapping[str, QueueState], bindings: list[tuple[str, str]]
 ) -> set[str]:
-    """The other queues into which it gives up messages."""
+    """Return the other queues that receive its dead letters."""
     exchange = one.settings.get("dead-letter-exchange")
     if exchange is None:
         return set()

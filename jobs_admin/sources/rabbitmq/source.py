@@ -1,9 +1,7 @@
-"""Dead-letter queues of RabbitMQ, of any producer: read in place or drained, and sent again to the queue they came
-from.
+"""Dead-letter queues of RabbitMQ, from any producer: read in place or drained, and replayed to their source queue.
 
 Messages are published with the broker's confirmation, and recorded in Redrive's store before and after
-(`amqp/sender.py`). RabbitMQ does not report how a job ended, unless it dies again: then its header says whose run it
-was.
+(`amqp/sender.py`). RabbitMQ does not report how a job ended, unless it dies again: then its header identifies the run.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -30,6 +28,7 @@ from jobs_admin.sources.amqp import wire as amqp_reading
 from jobs_admin.sources.amqp.sender import Message, Sender, management
 from jobs_admin.sources.amqp.wire import Blocked, Wire
 from jobs_admin.sources.base import (
+    NO_ROOM,
     Capabilities,
     Depth,
     Finding,
@@ -40,10 +39,11 @@ from jobs_admin.sources.base import (
     Rescheduled,
     SourceError,
     SourceRefused,
+    SourceSettings,
     SourceUnreachable,
     Unread,
 )
-from jobs_admin.sources.ledger import Ledger, Store
+from jobs_admin.sources.ledger import Ledger, StoreLedger
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import findings as rabbitmq_findings
 from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
@@ -67,63 +67,56 @@ _MOST_PLACES = 100  # of at most 4,000 characters
 @dataclass(frozen=True, slots=True)
 class _Receipt:
     dlq: str
-    names: tuple[str, ...]
+    named: tuple[reading.NamedMessage, ...] = ()  # of the reports, then of those that are unread
     drain: Drain | None = None
     going: tuple[tuple[int, str], ...] = ()
 
 
-class RabbitMQ:
+class RabbitMQ(StoreLedger):
     """A `sources.PulledSource`. Options: docs/sources/rabbitmq.md."""
 
     can = Capabilities(edit=True, redirect=True, remove=True, holds_dead=True)
     every_s = 2.0
     outcome_within_s = 3600.0
 
-    def __init__(
-        self,
-        name: str,
-        url: str,
-        queues: Sequence[str] = (),
-        options: Mapping[str, Any] | None = None,
-        store_prefix: str = keys.PREFIX,
-        store: Store | None = None,
-    ) -> None:
-        """Raises SourceRefused, with a sentence, for options that cannot be used."""
-        self._settings = rabbitmq_settings.Settings.from_options(name, options or {})
+    def __init__(self, given: SourceSettings) -> None:
+        """Raises SourceRefused, with a sentence, for unusable options."""
+        name, url = given.name, given.url
+        self._settings = rabbitmq_settings.Settings.from_options(name, given.options)
         self.name = name
         if all(one.is_drained for one in self._settings.dead) and (self._settings.dead or self._settings.is_drained):
-            self.can = replace(type(self).can, remove=False)  # they are out already
-        self._queues = tuple(queues)
-        self._ledger = Ledger(name, store, store_prefix)
+            self.can = replace(type(self).can, remove=False)  # they are already removed
+        self._queues = tuple(given.queues)
+        self._ledger = Ledger(name, given.store, given.store_prefix)
         self._sender = Sender(name, url, self._settings.ssl, self._ledger, self._settings.confirm_within_s)
         self._management = management(name, url, self._settings.management_url)
-        self._copies = Copies(name, store, store_prefix)
+        self._copies = Copies(name, given.store, given.store_prefix)
         self._lock = threading.Lock()
         self._found: tuple[float, tuple[DeadQueue, ...], frozenset[str]] | None = None
-        self._known_at = -1e9  # monotonic: when the server last was one that is known
-        # Of who pulls; one thread.
+        self._known_at = -1e9  # monotonic: latest check that the server's version is known
+        # Used by the pulling thread only.
         self._turn = 0
         self._reader: Wire | None = None
         self._reader_pid = getpid()
         self._mirrors: dict[str, Mirrored] = {}
         self._drains: dict[str, Drain] = {}
-        self._out: Pulled | None = None  # handed out and not filed yet
+        self._out: Pulled | None = None  # returned and not yet filed
         self._gone: OrderedDict[str, str] = OrderedDict()
         self._counted_at: dict[str, float] = {}
-        self._acked: list[tuple[str, Collection[str]]] = []  # and not noted, as the store was away
+        self._acked: list[tuple[str, Collection[str]]] = []  # not yet recorded because the store was unavailable
 
     # Depth and health
 
     def depths(self) -> list[Depth]:
         """See `base.Source`.
 
-        Dead letters are counted without being fetched, under the queue that they came from, where all are of one.
+        Dead letters are counted without being fetched, under their source queue if they have only one.
         """
         dead, origins = self._dead_queues()
         with self._sender.wire() as wire:
             dlqs = {one.name for one in dead}
             names = sorted({*self._queues, *origins, *(one.of for one in dead if one.of)} - dlqs)
-            # A missing queue is unknown: its name may be a mistake, and 0 would say that all is well.
+            # A missing queue is unknown: its name may be a mistake, and 0 would look healthy.
             counts = {name: wire.ready(name) for name in dlqs}
             waiting = {name: wire.ready(name) for name in names}
         unacknowledged = self._unacknowledged_counts(dlqs)
@@ -155,17 +148,20 @@ class RabbitMQ:
             return {queue: wire.depth(queue) for queue in queues}
 
     def workers(self) -> dict[str, set[str]] | None:
-        """None: RabbitMQ knows connections, not who works."""
+        """Return None: RabbitMQ knows connections, not workers."""
         return None
 
     def findings(self) -> list[Finding]:
-        """Settings that lose dead letters, or keep us from reading or sending them. Raises SourceUnreachable."""
+        """Return settings that lose dead letters, or prevent Redrive from reading or sending them.
+
+        Raises SourceUnreachable.
+        """
         dead, _ = self._dead_queues()
         with self._bare() as wire:
             return rabbitmq_findings.collect_findings(self.name, wire, dead, self._management, self._sender.where)
 
     def _dead_queues(self) -> tuple[tuple[DeadQueue, ...], frozenset[str]]:
-        """The dead-letter queues, and the queues that they are of, as far as that is known."""
+        """Return the dead-letter queues, and their source queues as far as known."""
         with self._lock:
             found = self._found
         if found is not None and time.monotonic() - found[0] < _FOUND_FOR_S:
@@ -194,7 +190,7 @@ class RabbitMQ:
     # Reading dead letters
 
     def dead_letters(self, after: str) -> Pulled:
-        """See `base.PulledSource`. What was handed out and not filed is handed out again."""
+        """See `base.PulledSource`. Pages that were not filed are returned again."""
         if after == "":
             for known in self._mirrors.values():
                 known.forget()
@@ -206,7 +202,7 @@ class RabbitMQ:
         failing: dict[str, str] = {}
         with self._reading() as wire:
             self._note_acked()
-            self._turn += 1  # none waits for another one that never ends
+            self._turn += 1  # start at another queue each time, so that an endless one does not starve the rest
             for n in range(len(dead)):
                 queue = dead[(self._turn + n) % len(dead)]
                 try:
@@ -216,30 +212,35 @@ class RabbitMQ:
                     continue
                 except (AMQPError, OSError, Blocked, SourceError):
                     raise
-                except Exception as error:  # one queue: those behind it are read all the same
+                except Exception as error:  # one queue: the others are still read
                     log.error("The dead letters in %s cannot be read.", queue.name, exc_info=error)
                     failing[queue.name] = f"{type(error).__name__}: {error}"
                     continue
                 if page is not None:
                     self._out = page
                     return page
-                if (drain := self._drains.get(queue.name)) is not None and drain.is_full:
-                    failing[queue.name] = (
-                        f"{len(drain.left)} dead letters are too large to be stored; no more is drained"
-                    )
+                if (drain := self._drains.get(queue.name)) is not None and drain.why_left:
+                    failing[queue.name] = drain.why_left
+                elif (mirrored := self._mirrors.get(queue.name)) is not None and mirrored.unfiled:
+                    failing[queue.name] = NO_ROOM.format(len(mirrored.unfiled))
         return Pulled([], after or "{}", failing=failing)
 
     def confirm_filed(self, pulled: Pulled) -> None:
-        """See `base.PulledSource`. What is drained is acknowledged now."""
+        """See `base.PulledSource`. Drained messages are acknowledged now."""
+        self.confirm_in_part(pulled, ())
+
+    def confirm_in_part(self, pulled: Pulled, left: Collection[int]) -> None:
+        """See `base.DivisibleSource`."""
         receipt: _Receipt | None = pulled.receipt
         if receipt is None or pulled is not self._out:
             return
+        stay = {receipt.named[n].name: receipt.named[n] for n in left}
         if receipt.drain is not None and receipt.going:
             with self._reading():
-                receipt.drain.acknowledge(receipt.going)
-            self._acked.append((receipt.dlq, [name for _, name in receipt.going]))
+                out = receipt.drain.acknowledge(receipt.going, stay)
+            self._acked.append((receipt.dlq, out))
         elif receipt.dlq in self._mirrors:
-            self._mirrors[receipt.dlq].filed.update(receipt.names)
+            self._mirrors[receipt.dlq].record_filed((one.name for one in receipt.named), stay)
         self._out = None
         self._note_acked()
 
@@ -258,7 +259,7 @@ class RabbitMQ:
         drain = self._drains.get(queue.name)
         if rabbitmq_findings.why_unknown(wire, self._sender.where):
             return None
-        if not wire.depth(queue.name) and (drain is None or not drain.fetched):
+        if not wire.depth(queue.name) and (drain is None or not drain.has_more):
             return None
         if drain is None:
             if amqp_reading.read_settings(wire, queue.name).get("queue-type") == "stream":
@@ -271,42 +272,48 @@ class RabbitMQ:
             raise
         if not batch:
             return None
-        receipt = _Receipt(queue.name, (), drain, tuple(going))
-        reports, unread = self._reports(batch, queue)
-        return Pulled(reports, after or "{}", is_more=True, receipt=receipt, unread=unread)
+        reports, unread, named = self._reports(batch, queue)
+        receipt = _Receipt(queue.name, named, drain, tuple(going))
+        return Pulled(reports, after or "{}", True, receipt, unread=unread, is_divisible=True)
 
     def _mirrored(self, wire: Wire, queue: DeadQueue, after: str) -> Pulled | None:
         known = self._mirrors.setdefault(queue.name, Mirrored(queue))
         if not known.waiting:
             self._scan(wire, known, after)
         if not known.waiting:
-            place = _signed(after, queue.name, known.signature) if known.present is not None else after
+            is_filed = known.present is not None and not known.unfiled
+            place = _signed(after, queue.name, known.signature) if is_filed else after
             if place != after:
-                return Pulled([], place, True, _Receipt(queue.name, ()))
+                return Pulled([], place, True, _Receipt(queue.name))
             return None
         size = 0
         page: list[reading.NamedMessage] = []
         while known.waiting and len(page) < _PAGE and size < _PAGE_BYTES:
             page.append(known.waiting.pop(0))
             size += page[-1].size
-        receipt = _Receipt(queue.name, tuple(one.name for one in page))
-        reports, unread = self._reports(page, queue)
-        return Pulled(reports, after or "{}", is_more=True, receipt=receipt, unread=unread)
+        reports, unread, named = self._reports(page, queue)
+        receipt = _Receipt(queue.name, named)
+        return Pulled(reports, after or "{}", True, receipt, unread=unread, is_divisible=True)
 
-    def _reports(self, named: Sequence[reading.NamedMessage], queue: DeadQueue) -> tuple[list[Envelope], list[Unread]]:
+    def _reports(
+        self, named: Sequence[reading.NamedMessage], queue: DeadQueue
+    ) -> tuple[list[Envelope], list[Unread], tuple[reading.NamedMessage, ...]]:
+        """Return the reports, the unread ones, and the messages of both in this order."""
         now = time.time()
-        reports, unread = [], []
+        reports, unread, of_reports, of_unread = [], [], [], []
         for one in named:
             try:
                 words = self._settings.words
                 reports.append(rabbitmq_death.build_envelope(one.read, one.job_id, self.name, queue.name, words, now))
-            except Exception as error:  # one message of a page: those behind it are read all the same
+                of_reports.append(one)
+            except Exception as error:  # one message of a page: the others are still read
                 raw = one.read.found.properties + one.read.found.body
                 unread.append(Unread.from_error(queue.name, one.job_id, raw, error))
-        return reports, unread
+                of_unread.append(one)
+        return reports, unread, (*of_reports, *of_unread)
 
     def _scan(self, wire: Wire, known: Mirrored, after: str, wanted: Sequence[str] = ()) -> set[str]:
-        """Read the queue where it may have changed, or where something is to be taken out. Return what was taken out."""
+        """Read the queue if it may have changed, or if messages are to be removed. Return those removed."""
         queue, now = known.queue, time.monotonic()
         if now < known.not_before or (count := wire.depth(queue.name)) is None:
             self._explain(known)
@@ -322,12 +329,12 @@ class RabbitMQ:
         if not (is_due or (wanted and going)) or not self._may_peek(wire, queue):
             self._explain(known)
             return set()
-        done = reading.mirror(wire, queue, self._copies, known.filed, going, known.seen)
+        done = reading.mirror(wire, queue, self._copies, known.known_names(now), going, known.seen)
         known.record_pass(done, count, time.monotonic())
         known.probed_at = time.monotonic()
         self._out_of(queue.name, done.taken)
         if done.is_complete and not known.filed and done.signature == _signature(after, queue.name):
-            known.filed, known.waiting = set(done.present), []  # all of them were filed by an earlier reader
+            known.filed, known.waiting = set(done.present), []  # an earlier reader filed all of them
         if done.is_complete:
             known.filed &= done.present
             self._copies.leave(queue.name, going - done.taken)
@@ -337,21 +344,23 @@ class RabbitMQ:
         return done.taken
 
     def _may_peek(self, wire: Wire, queue: DeadQueue) -> bool:
-        """Return whether reading leaves the queue as it was: a quorum queue counts each reading as a delivery, a
-        classic one does not."""
+        """Return whether reading leaves the queue unchanged: a quorum queue counts each reading as a delivery, a
+        classic one does not.
+        """
         try:
             return rabbitmq_findings.queue_type(wire, queue.name, self._management) == "classic"
         except SourceUnreachable:
             return False
 
     def _leave_left_over(self, known: Mirrored) -> None:
-        """Give up removals that a dead process began: whether they happened is unknown, so nothing equal is taken for
-        them."""
+        """Abandon removals that a dead process began: whether they happened is unknown, so no equal message is
+        mistaken for them.
+        """
         if known.present is None and (names := self._copies.taking(known.queue.name)):
             self._copies.leave(known.queue.name, names)
 
     def _paid(self, dlq: str) -> set[str]:
-        """Names of copies whose replay is known to be sent."""
+        """Return the names of copies whose replay is known to be sent."""
         by_replay: dict[str, dict[int, str]] = {}
         for name, owed in self._copies.owed(dlq).items():
             by_replay.setdefault(owed.replay, {})[owed.token] = name
@@ -363,7 +372,7 @@ class RabbitMQ:
         return paid
 
     def _explain(self, known: Mirrored, at_once: bool = False) -> None:
-        """Find out whether someone else took the missing messages."""
+        """Find out whether others removed the missing messages."""
         now, dlq = time.monotonic(), known.queue.name
         if self._management is None or known.present is None:
             return
@@ -383,14 +392,14 @@ class RabbitMQ:
             self._gone.popitem(last=False)
 
     def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
-        """See `base.PulledSource`. What is drained is never gone: only Redrive has it."""
+        """See `base.PulledSource`. Drained messages are never gone: only Redrive has them."""
         with self._reading() as wire:
             for known in list(self._mirrors.values())[:1]:
                 wire.depth(known.queue.name)
         return JobChanges(gone={job: self._gone[job.job_id] for job in jobs if job.job_id in self._gone})
 
     def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
-        """See `base.PulledSource`. What is drained is out already."""
+        """See `base.PulledSource`. Drained messages are already removed."""
         by_id = {job.job_id: job for job in jobs}
         self._refuse_unknown()
         found: set[Ref] = set()
@@ -412,7 +421,9 @@ class RabbitMQ:
         return self._sender.epoch(replay)
 
     def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
-        """See `base.Source`. Every message is made before the first one is sent; its copy in a mirrored queue goes afterwards."""
+        """See `base.Source`. All messages are built before the first is sent; copies in a mirrored queue are
+        removed afterwards.
+        """
         ready: dict[int, Message] = {}
         owed: dict[str, dict[str, Owed]] = {}
         dead, _ = self._dead_queues()
@@ -426,7 +437,7 @@ class RabbitMQ:
                     f'sources.toml ({{name = "{outgoing.queue[:100]}", of = "…"}}), or choose a queue. Nothing was sent.',
                     outgoing.token,
                 )
-            # A failure keeps so much of a queue's name.
+            # A failure stores only this much of a queue's name.
             queue = found.queue if outgoing.queue == found.queue[:_LONGEST_SHOWN] else outgoing.queue
             ready.setdefault(outgoing.token, (queue, message))
             owed.setdefault(found.dlq, {})[found.name] = Owed(replay, outgoing.token)
@@ -447,15 +458,6 @@ class RabbitMQ:
             if why := rabbitmq_findings.why_unknown(wire, self._sender.where):
                 raise SourceRefused(f"{why} Nothing was changed.")
         self._known_at = time.monotonic()
-
-    def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        return self._ledger.was_sent(replay, tokens)
-
-    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        return self._ledger.in_doubt(replay, tokens)
-
-    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        return self._ledger.withhold(replay, tokens)
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         raise SourceRefused("RabbitMQ gives no message back by its name: what was sent runs. Nothing was changed.")
@@ -487,11 +489,11 @@ class RabbitMQ:
         self._sender.close()
         self._forget_reader()
 
-    # The connection of who pulls: what it holds unacknowledged hangs on it.
+    # Connection of the pulling thread, which holds its unacknowledged messages.
 
     @contextmanager
     def _reading(self) -> Iterator[Wire]:
-        if self._reader_pid != getpid():  # forked: it is our parent's
+        if self._reader_pid != getpid():  # forked: the connection is the parent's
             self._reader, self._reader_pid = None, getpid()
             self._drains, self._out = {}, None
         with self._border(self._forget_reader):
@@ -501,7 +503,7 @@ class RabbitMQ:
 
     @contextmanager
     def _bare(self) -> Iterator[Wire]:
-        """A connection that was not proved by sending something."""
+        """Return a connection that was not checked by sending."""
         wires: list[Wire] = []
         try:
             with self._border(lambda: None):
@@ -530,7 +532,7 @@ class RabbitMQ:
         self._reader = None
         self._drains = {}
         if self._out is not None and self._out.receipt.drain is not None:
-            self._out = None  # RabbitMQ hands it out again
+            self._out = None  # RabbitMQ delivers it again
 
 
 def _places(after: str) -> dict[str, str]:
@@ -546,9 +548,9 @@ def _signature(after: str, dlq: str) -> str:
 
 
 def _signed(after: str, dlq: str, signature: str) -> str:
-    """The cursor with the signature of a mirrored queue whose messages are all filed.
+    """Return the cursor with the signature of a mirrored queue whose messages are all filed.
 
-    It holds a hundred queues; messages of others are reported again after a restart.
+    It stores a hundred queues; messages of others are reported again after a restart.
     """
     places = _places(after)
     if len(places) >= _MOST_PLACES and _short(dlq) not in places:

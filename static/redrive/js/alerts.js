@@ -1,7 +1,7 @@
-// The page of an alert: `a` acknowledges. The other keys are those of all pages.
+// Alert page: `a` acknowledges. All other keys are those of every page.
 "use strict";
 (() => {
-  let went = 0; // when `g` was pressed: the next letter is a page
+  let went = 0; // time of the last `g`: the next letter selects a page
   document.addEventListener("keydown", (event) => {
     const isText = event.target.matches?.("input:not([type=checkbox], [type=radio]), textarea, select");
     if (event.ctrlKey || event.metaKey || event.altKey || isText || document.querySelector("dialog[open]")) return;

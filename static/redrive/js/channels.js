@@ -1,4 +1,4 @@
-// A secret that is shown once: copied by a button, and not asked for again when the page is loaded anew.
+// Button that copies a secret shown once; the secret is not requested again on reload.
 "use strict";
 (() => {
   const shown = document.querySelector("[data-now-at]");

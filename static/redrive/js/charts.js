@@ -1,10 +1,10 @@
-// A picture reads out its values where somebody points, or steps by the arrow keys. It comes with the page as SVG; what it holds
-// is in one attribute (dashboard/web/charts.py, reading):
+// Charts show their values at the pointer, or step by step with the arrow keys. They are part of the page as SVG; the values
+// are in one attribute (dashboard/web/charts.py, reading):
 //   <div data-chart='{"since": 0, "until": 60, "at": [0, 10], "series": {"dead": [1, 2]}}'><div data-plot>…</div></div>
-// Values go to the places that name their series (data-value, data-when), or to a note beside the pointer.
+// Values appear in elements that name their series (data-value, data-when), or in a note beside the pointer.
 "use strict";
 (() => {
-  const LEAST = 6; // pixels: less was a click
+  const LEAST = 6; // pixels: a shorter drag is a click
   const number = (value) => value == null ? "–" : typeof value === "string" ? value
     : value.toLocaleString("en", { maximumFractionDigits: Math.abs(value) < 100 ? 1 : 0 });
   const read = new WeakMap();
@@ -38,11 +38,11 @@
     const named = (date) => date.toLocaleTimeString("en", form).split(" ").pop();
     const date = new Date((data.since + (n < 0 ? moment : data.at[n])) * 1000);
     const at = date.toLocaleString("sv", { timeZone: zone });
-    // In the other season the zone has another name.
+    // The zone's name differs between standard and daylight saving time.
     return `${at.slice(5, 10)} ${at.slice(11, data.each < 60 ? 19 : 16)} ${named(date) === named(new Date()) ? zoneName : named(date)}`;
   };
   const say = (place, text) => { place.dataset.was ??= place.textContent; place.textContent = text; };
-  // Shows the step that `moment` is in; returns its number, -1 for none.
+  // Shows the step at `moment`; returns its index, -1 for none.
   const show = (plot, moment, share = moment / known(hostOf(plot)).width) => {
     const host = hostOf(plot), data = known(host);
     let n = data.at.findLastIndex((at) => at <= moment);
@@ -94,7 +94,7 @@
   });
   document.addEventListener("pointerdown", (event) => {
     const plot = over(event.target);
-    // With a finger one scrolls.
+    // A drag with a finger scrolls.
     if (!plot || event.button !== 0 || event.pointerType === "touch" || !known(hostOf(plot)).zooms) return;
     event.preventDefault();
     drag = { plot, share: part(plot, event), x: event.clientX };
@@ -130,7 +130,7 @@
     if (plot.matches(":focus-visible")) show(plot, data.at[n], Math.min((data.at[n] + data.each / 2) / data.width, 1));
   });
   document.addEventListener("focusout", (event) => { if (event.target.matches?.("[data-plot]")) quiet(hostOf(event.target)); });
-  // While somebody reads, what is new waits.
+  // Refreshes wait while values are being read.
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (drag || event.detail.target.querySelector?.(".pointed")) event.detail.shouldSwap = false;
   });

@@ -1,4 +1,4 @@
-// Inputs that know that they are refused, and a button that only pages without scripts need. Pages work without it.
+// Editor: marks invalid inputs, and hides a button needed only without scripts. Pages work without this script.
 "use strict";
 (() => {
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
@@ -8,7 +8,7 @@
   ready();
   document.addEventListener("htmx:afterSettle", ready);
 
-  // An empty field that needs a text is refused once it was left, not before.
+  // An empty required field is invalid only once it has lost focus.
   const left = new Set();
   const need = (field) => {
     const slot = slotOf(field);
@@ -32,7 +32,7 @@
   });
   document.addEventListener("input", (event) => { if (event.target.matches?.("[data-needed]")) need(event.target); });
 
-  // What is refused comes beside its input, which is not drawn again: the hand may be in it.
+  // Errors are swapped beside the input, which is not replaced because it may have focus.
   document.addEventListener("htmx:afterSettle", () => {
     for (const said of all("[data-refusals]")) {
       for (const field of all(`[aria-describedby~="${said.id}"]`)) {

@@ -1,11 +1,11 @@
-// The page of a failure: the attempt that is looked at, paths to copy, sides that are compared. It works without.
+// Failure page: the selected attempt, paths to copy, attempts to compare. The page works without this script.
 "use strict";
 (() => {
   const find = (selector, inside = document) => inside.querySelector(selector);
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
   const ready = () => { for (const button of all("[data-without-script]")) button.hidden = true; };
 
-  // The attempt whose traceback is shown is marked where it stands.
+  // Marks the attempt whose traceback is shown.
   document.addEventListener("htmx:afterSwap", (event) => {
     const link = event.detail.requestConfig?.elt;
     if (!link?.matches?.("[data-chooses]")) return;
@@ -19,7 +19,7 @@
     if (told && told.getBoundingClientRect().top > innerHeight * 0.8) told.scrollIntoView({ block: "start" });
   });
 
-  // The name of a value: a click copies its path, which is also how it is searched for.
+  // A click on the name of a value copies its path, which is also a search term.
   document.addEventListener("click", async (event) => {
     const key = event.target.closest?.(".tree .key[data-path]");
     if (!key || key.closest("summary") || !navigator.clipboard) return;
@@ -37,7 +37,7 @@
     setTimeout(() => toast.remove(), 2500);
   });
 
-  // What was pressed went away with the act: the page's title says what became of the job.
+  // The act removed the focused button, so the focus moves to the title, which shows the new state.
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.requestConfig?.verb !== "post" || event.detail.target?.id !== "failure") return;
     if (document.activeElement && document.activeElement !== document.body) return;

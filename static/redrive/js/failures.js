@@ -1,4 +1,4 @@
-// The list of failures: acts on what is selected and taking them back, the failure beside the list. Pages work without it.
+// List of failures: acts on the selection and their undo, and the failure beside the list. Pages work without this script.
 "use strict";
 (() => {
   const find = (selector, inside = document) => inside.querySelector(selector);
@@ -6,7 +6,7 @@
   const form = () => find("[data-selection]");
   const query = () => find("#results")?.dataset.query ?? "";
 
-  // ---------- what is selected ----------
+  // ---------- selection ----------
   const everything = () => Boolean(find("[data-everything]")?.checked);
   const count = (n) => n.toLocaleString("en");
   const { boxes, read, keep, elsewhere, show } = window.redriveSelection({
@@ -24,7 +24,7 @@
     },
   });
   document.addEventListener("change", (event) => { if (event.target.matches?.("[data-everything]")) show(); });
-  // An act that htmx sends carries it too.
+  // Acts sent by htmx include the selection.
   document.addEventListener("htmx:configRequest", (event) => {
     if (!event.target.matches?.("[data-act]")) return;
     const others = elsewhere();
@@ -33,7 +33,7 @@
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (event.detail.requestConfig?.elt?.matches?.("[data-act]:not([data-act=stays])") && event.detail.xhr.status === 200) keep([]);
   });
-  // Where the row was that an act took away, the next one is stood on; after an undo, that which came back.
+  // After an act removed the focused row, the focus moves to the next one; after an undo, to the restored one.
   let place = 0;
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (!event.target.matches?.("[data-act]")) return;
@@ -48,25 +48,25 @@
     if (next === title) title?.setAttribute("tabindex", "-1");
     next?.focus();
   });
-  // Enter in a reason does the act of its menu, not the form's first button.
+  // Enter in a reason triggers the act of its menu, not the form's first button.
   document.addEventListener("keydown", (event) => {
     const menu = event.key === "Enter" && event.target.matches?.("input") && event.target.closest("[data-act-menu]");
     if (menu) { event.preventDefault(); find("[data-act]", menu).click(); }
   });
-  // An act by keyboard with nothing selected is about the row one stands on.
+  // A keyboard act without a selection applies to the focused row.
   document.addEventListener("click", (event) => {
     const summary = event.target.closest?.("[data-picks] > summary");
     const row = summary && find("[data-row].is-at");
     if (row && !read().size && !everything()) find("[data-select]", row)?.click();
   }, true);
 
-  // ---------- taking back ----------
+  // ---------- undo ----------
   document.addEventListener("submit", (event) => {
     const toast = event.target.closest?.("[data-toast]");
     if (!toast || !find("#results") || !window.htmx) return;
     event.preventDefault();
     window.htmx.ajax("POST", event.target.action, { source: event.target, event, target: "#results", swap: "outerHTML", values: { q: query() } })
-      .catch(() => { /* said by feedback.js */ });
+      .catch(() => { /* shown by feedback.js */ });
   }, true);
 
   // ---------- the failure beside the list ----------
@@ -77,7 +77,7 @@
     event.preventDefault();
     window.htmx.ajax("GET", link.href, { target: "#detail", swap: "innerHTML show:none" });
   });
-  // What the list says of it is what stands beside it.
+  // The row in the list shows the same state as the failure beside it.
   document.addEventListener("htmx:afterSettle", () => {
     const told = find("[data-row-now]");
     const now = told?.content.firstElementChild;
@@ -116,18 +116,18 @@
     if (event.target.closest?.("[data-close-panel]")) closePanel();
   });
   document.addEventListener("keydown", (event) => {
-    // An Escape that closed a menu is used up.
+    // Ignores an Escape that has already closed a menu.
     const isMeant = event.key === "Escape" && !event.defaultPrevented;
     if (isMeant && !find("dialog[open]") && !event.target.matches?.("input, textarea, select")) closePanel();
   });
-  // The row one stands on is edited on a page of its own. Who may not act has no such key.
+  // `e` opens the edit page of the focused row, if the user may act.
   document.addEventListener("keydown", (event) => {
     const link = event.key === "e" && find("[data-act-menu]") && find("#results .is-at a.row-link");
     if (!link || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || find("dialog[open]")) return;
     if (event.target.matches?.("input:not([type=checkbox]), textarea, select")) return;
     location.assign(new URL("edit/", link.href));
   });
-  // A term of the search is edited where it stands in the field.
+  // A click on a search term selects it in the search field.
   document.addEventListener("click", (event) => {
     const term = event.target.closest?.("[data-edit]");
     const field = find("[data-search]");
@@ -138,13 +138,13 @@
     field.focus();
     field.setSelectionRange(Math.max(from, 0), from < 0 ? field.value.length : from + term.dataset.edit.length);
   });
-  // What the list shows is what the field says.
+  // Synchronizes the search field with the list.
   document.addEventListener("htmx:afterSettle", () => {
     const field = find("[data-search]");
     if (field && find("#results") && document.activeElement !== field) field.value = query();
   });
 
-  // The field searches in place here.
+  // On this page the search replaces the list in place.
   const search = find("[data-search]")?.form;
   if (search && find("#results") && window.htmx) {
     for (const [name, value] of [["hx-get", search.action], ["hx-target", "#results"], ["hx-swap", "outerHTML"], ["hx-push-url", "true"]]) search.setAttribute(name, value);

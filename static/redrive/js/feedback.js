@@ -1,10 +1,10 @@
-// What comes of a press and of a refresh: the button of an act under way, errors, the loss of the connection or of the session.
-// Fetched by redrive.js once the page stands. Pages work without it.
+// Feedback on acts and refreshes: buttons of running acts, errors, lost connection, ended session. Loaded by redrive.js after
+// the page is displayed. Pages work without this script.
 "use strict";
 (() => {
-  const SHOWN_AFTER = 100; // ms: a quicker answer needs no sign
+  const SHOWN_AFTER = 100; // ms: no indicator for faster answers
   const LONG_AFTER = 2000;
-  const TIMEOUT = 20000; // as htmx's own
+  const TIMEOUT = 20000; // the same as htmx's
   const LATE_AFTER = 4000;
   const CHECK = "Check whether the change was applied before retrying.";
   const find = (selector, inside = document) => inside.querySelector(selector);
@@ -38,8 +38,8 @@
   document.addEventListener("click", (event) => {
     event.target.closest?.("[data-dismiss]")?.closest("[data-toast]")?.remove();
   });
-  // What only tells leaves after ten seconds in which one could read it, unless the pointer or the focus is on it. What went
-  // wrong stays until it is closed, what can be taken back until the next act says something.
+  // Plain messages disappear after ten readable seconds, unless they are hovered or focused. Errors stay until closed, messages
+  // with an undo until the next act.
   setInterval(() => {
     if (document.hidden) return;
     for (const toast of all("[data-toast]:not(:hover, :focus-within, :has(form), .is-error, .is-warning, [data-under-way])")) {
@@ -47,7 +47,7 @@
     }
   }, 1000);
 
-  // ---------- an act under way ----------
+  // ---------- running acts ----------
   const shown = new Map(); // by form
   const wordsOf = (pressed) => (pressed?.getAttribute?.("aria-label") || pressed?.textContent || "").trim().replace(/\s+/g, " ") || "Action";
   const release = (form) => document.dispatchEvent(new CustomEvent("redrive:release", { detail: form }));
@@ -69,7 +69,7 @@
     };
     after(LONG_AFTER, () => {
       const clock = element("span", "quiet-text");
-      clock.ariaHidden = "true"; // announced once, not each second
+      clock.ariaHidden = "true"; // announced once, not every second
       one.toast = say(`“${words}” is taking longer than usual.`, "info", clock, button("Stop waiting", stop, ""));
       one.toast.lastChild.remove();
       one.toast.dataset.underWay = "";
@@ -78,7 +78,7 @@
       count();
       one.every = setInterval(count, 1000);
     });
-    // A form without htmx: no event says that its page never came.
+    // A form without htmx: no event reports that its page did not load.
     if (!sender) after(TIMEOUT, () => { release(form); say(`No response within ${TIMEOUT / 1000} s. ${CHECK}`); });
     if (form.matches("[data-download]")) watchDownload(form, one, words);
   });
@@ -94,7 +94,7 @@
     one.act?.removeAttribute("aria-disabled");
   });
 
-  // A download leaves the page where it is: its answer sets a cookie, by the number that was sent with the form.
+  // A download does not leave the page: its response sets a cookie with the number submitted with the form.
   let download = 0;
   document.addEventListener("formdata", ({ target, formData }) => {
     if (target.matches("[data-download]")) formData.set("download", download); // browsers may ask twice
@@ -110,7 +110,7 @@
   };
 
   // ---------- the connection ----------
-  // One sentence, where the eyes are, announced when it begins and not at each refresh. It ends with the next answer.
+  // One visible sentence, announced when it appears and not at each refresh. The next answer removes it.
   const banner = find("#lateness");
   const { zone, zoneName } = document.documentElement.dataset;
   const clock = (ms) => new Date(ms).toLocaleTimeString("sv", { timeZone: zone }).slice(0, 5);
@@ -130,7 +130,7 @@
     reason = "";
     banner.replaceChildren();
   };
-  // Only where there is a page to load: else what is shown would be lost for the browser's error page.
+  // Reloads only if the page is reachable; otherwise the browser's error page would replace it.
   const reload = button("Reload", () => {
     fetch(location.href, { method: "HEAD" }).then((answer) => { if (answer.ok) location.reload(); }, () => {});
   }, "");
@@ -166,9 +166,9 @@
   });
 
   // ---------- the session ----------
-  // The page stays, with what was typed in it, and sends nothing until one is logged in again, in another tab; then it
-  // learns what its forms need, and goes on.
-  let login = ""; // where one logs in; "" while one is logged in
+  // The page keeps its typed text and sends nothing until the user has logged in again in another tab; it then updates the
+  // tokens of its forms and continues.
+  let login = ""; // URL of the login; "" while logged in
   let told = null;
   const LOST = "You are logged out. Nothing was changed. Log in in another tab, then try again. This page keeps what you typed.";
   const wayIn = () => {
@@ -186,7 +186,7 @@
     if (isAct) tell();
     if (find("[data-live]")) lose("You are logged out.", wayIn());
   };
-  // The login sends on whoever is logged in. Each login has a token of its own for the forms.
+  // The login page redirects a logged-in user. Each login has a new CSRF token for the forms.
   const comeBack = async () => {
     const answer = await fetch(login).catch(() => null);
     if (!answer?.redirected) return false;
@@ -204,7 +204,7 @@
   document.addEventListener("visibilitychange", check);
   addEventListener("focus", check);
   document.addEventListener("htmx:afterOnLoad", ({ detail: { xhr } }) => { if (xhr.status < 400) check(); });
-  // A form that loads a page would lead away from what is typed: it waits too.
+  // A form that loads a page would discard typed text, so it waits too.
   document.addEventListener("submit", (event) => {
     const { target: form, submitter } = event;
     if (!login || form.method !== "post" || /\/log(in|out)\/$/.test(form.action)) return;

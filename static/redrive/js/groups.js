@@ -1,4 +1,4 @@
-// The list of groups: acts on what is selected; what was typed for one that is refused stays. Pages work without it.
+// List of groups: acts on the selection; after a refusal the typed text stays. Pages work without this script.
 "use strict";
 (() => {
   const SENT = "redrive-groups-sent";
@@ -21,9 +21,9 @@
 
   form.addEventListener("submit", () => {
     const typed = all("input:not([type=hidden], [type=checkbox]), textarea, select", form).map((field) => [field.id, field.value]);
-    try { sessionStorage.setItem(SENT, JSON.stringify(typed)); } catch { /* then it stays selected */ }
+    try { sessionStorage.setItem(SENT, JSON.stringify(typed)); } catch { /* the rows stay selected */ }
   });
-  // The next page says what became of it: what was done is no longer selected, what was refused stays as it was typed.
+  // On the next page, changed groups are no longer selected, and refused ones keep the typed text.
   const settle = () => {
     let typed = null;
     try {

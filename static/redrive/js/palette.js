@@ -1,10 +1,12 @@
-// The palette (Ctrl K): where to go and what to do, found by a word. `redrive.js` fetches it, and holds what is pressed before it is here.
+// Command palette (Ctrl K): pages and acts found by a word. `redrive.js` loads this script and replays the keys pressed
+// meanwhile.
 "use strict";
 (() => {
   const find = (selector, inside = document) => inside.querySelector(selector);
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 
-  // Pages stand in it; views and groups are asked for when it opens; acts are what the page has under a key, or offers (data-offer: in these words).
+  // Pages are included in the page; views and groups are loaded when the palette opens; acts are the page's keyboard shortcuts
+  // and its offers (data-offer: label).
   const palette = find("#palette");
   const field = find("input", palette);
   const more = find("[data-more]", palette);
@@ -24,11 +26,11 @@
     searchFor.hidden = !words;
     find("span", searchFor).textContent = `Search failures: ${field.value.trim()}`;
     const list = optionsOf(":not([hidden])");
-    // Before a word is typed Enter goes somewhere: no act is done by a slip.
+    // Without a query, Enter navigates, so that no act is triggered by accident.
     const first = words ? (option) => find("span", option).textContent.toLowerCase().startsWith(words) : (option) => option.dataset.url;
     choose(list.find(first) || list[0] || null);
   };
-  const acts = new Map(); // key -> what it presses
+  const acts = new Map(); // key -> element to click
   const here = () => {
     acts.clear();
     for (const act of all("main :is([data-key], [data-offer]):not([data-row] *)")) {
@@ -63,13 +65,13 @@
     type(typed);
     askMore();
   });
-  // Groups are found by the database, whichever of them: an answer that is late gives way to the next.
+  // Groups are found by the server; a new request replaces a late one.
   let asking = 0;
   const askMore = () => {
     const words = encodeURIComponent(field.value.trim());
     if (more.dataset.more && window.htmx) window.htmx.ajax("GET", `${more.dataset.more}${words && `?q=${words}`}`, { source: more, target: more, swap: "innerHTML" });
   };
-  // In the same moment: while nothing is chosen, Enter would search. What an arrow chose stays chosen.
+  // Immediately, because without a selected option Enter would search. An option selected by arrow key stays selected.
   let byArrow = null;
   document.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target !== more || !palette.open) return;

@@ -1,4 +1,4 @@
-// The editor of a policy: one more row for an error. The page works without it.
+// Policy editor: adds rows for error classes. The page works without this script.
 "use strict";
 (() => {
   const find = (selector, inside = document) => inside.querySelector(selector);

@@ -1,11 +1,11 @@
-// The behaviour that all pages share: live parts, keyboard, messages, theme. Pages work without any of it.
+// Behaviour shared by all pages: live parts, keyboard, messages, theme. Pages work without this script.
 "use strict";
 (() => {
   const LIVE_EVERY = 5000;
   const find = (selector, inside = document) => inside.querySelector(selector);
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 
-  // A script that no first view needs, fetched when it is needed; after a failure it is asked for anew.
+  // Loads a script that is not needed for the first view; after a failure it is requested again.
   const scripts = new Map();
   const load = (src) => {
     if (!scripts.has(src)) scripts.set(src, new Promise((done, failed) => {
@@ -19,13 +19,13 @@
   };
 
   // ---------- acts ----------
-  // One press, one act: a form is not sent a second time before its answer. feedback.js shows that it is on its way.
-  const acting = new Map(); // form -> timer that frees it, where no event of htmx does
+  // A form is not submitted again before its answer. feedback.js shows that it is running.
+  const acting = new Map(); // form -> timer that releases it if no htmx event does
   const emit = (name, detail) => document.dispatchEvent(new CustomEvent(name, { detail }));
   const formOf = (element) => element.form || element.closest("form") || element;
   const isPress = ({ verb, triggeringEvent }) => verb !== "get" && /^(submit|click)$/.test(triggeringEvent?.type);
-  const begin = (form, button, sender) => { // `sender`: of htmx
-    // After feedback.js, which also says so; here in case that file never came.
+  const begin = (form, button, sender) => { // `sender`: htmx's element
+    // Later than the timeout in feedback.js, which also shows a message; needed in case that script was not loaded.
     acting.set(form, sender ? 0 : setTimeout(() => end(form), 20_500));
     emit("redrive:acting", { form, button, sender });
   };
@@ -47,13 +47,13 @@
   });
   document.addEventListener("htmx:validation:halted", ({ target }) => end(formOf(target)));
   document.addEventListener("htmx:afterRequest", ({ detail: { requestConfig, xhr } }) => {
-    // A page that is led elsewhere is on its way out.
+    // A page that is being redirected stays locked.
     if (isPress(requestConfig) && !xhr.getResponseHeader("HX-Redirect")) end(formOf(requestConfig.elt));
   });
 
   // ---------- live parts ----------
-  // <div id=… data-live hx-get=… hx-trigger="redrive:tick" hx-swap="morph:outerHTML">: asked anew while the tab is
-  // visible. A timer of our own, because htmx's trigger conditions need eval, which the policy forbids.
+  // <div id=… data-live hx-get=… hx-trigger="redrive:tick" hx-swap="morph:outerHTML">: requested repeatedly while the tab is
+  // visible. The timer is our own because htmx's trigger conditions need eval, which the content security policy forbids.
   const etags = new Map();
 
   const tick = () => {
@@ -61,8 +61,8 @@
     feedback();
     if (!acting.size) for (const part of all("[data-live]:not(.htmx-request)")) window.htmx.trigger(part, "redrive:tick");
   };
-  // One timer a page. A page that the browser keeps for its back button rests, and is asked anew when it is shown again:
-  // what was on its way then never comes.
+  // One timer per page. A page in the back/forward cache pauses, and requests its parts again when shown, because the answers
+  // of running requests never arrive.
   let timer = 0;
   const start = () => {
     clearTimeout(timer);
@@ -93,7 +93,7 @@
     const etag = (xhr.status === 200 || xhr.status === 304) && xhr.getResponseHeader("ETag");
     if (etag) etags.set(pathInfo.requestPath, etag);
   });
-  // A menu that is open, text that is being chosen, or a form that is being sent, is not pulled away under the hand.
+  // No swap while a form is being submitted, or text in the part is selected.
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (!event.detail.requestConfig.elt.matches("[data-live]")) return; // an act, perhaps into a live part
     const chosen = document.getSelection();
@@ -102,7 +102,7 @@
       etags.clear();
     }
   });
-  // What a person wrote stays as it is.
+  // Typed text is preserved.
   const isTyped = (node) => node.matches?.("input:not([type=hidden]), textarea") && node.value !== node.defaultValue;
   document.addEventListener("htmx:confirm", (event) => {
     if (event.defaultPrevented || window.Idiomorph || !event.detail.elt.closest("[hx-swap]")?.getAttribute("hx-swap").startsWith("morph")) return;
@@ -112,13 +112,13 @@
       end(formOf(event.detail.elt));
     });
   });
-  // What a person opened stays open when its part is refreshed.
+  // Elements opened by the user stay open when their part is refreshed.
   function prepareMorph() {
     window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
       !(name === "open" && node.matches("details, dialog")) && !(name === "value" && isTyped(node));
-    // What was fetched branch by branch stays, as long as it is of the same run.
+    // Branches loaded on demand stay while they belong to the same run.
     window.Idiomorph.defaults.callbacks.beforeNodeMorphed = (node, next) => {
-      // A refresh knows nothing of what was drawn in a picture: it stays, and is told the new numbers.
+      // A refreshed part does not have the drawn parts of a chart: the chart stays, and gets the new values.
       if (node.dataset?.drawn !== undefined && next.dataset?.chart) {
         node.dataset.chart = next.dataset.chart;
         node.setAttribute("aria-label", next.getAttribute("aria-label"));
@@ -126,7 +126,7 @@
       }
       if (!node.dataset?.still) return true;
       const isSame = node.dataset.still === next.dataset?.still;
-      // What came later stays until it came again.
+      // A part loaded later stays until it has been loaded again.
       const again = !isSame && next.matches?.("[hx-trigger=load]") && next.getAttribute("hx-get");
       if (again) window.htmx.ajax("GET", again, { target: node, swap: "outerHTML" });
       return !isSame && !again;
@@ -135,10 +135,10 @@
 
   // ---------- messages ----------
   const messages = find("#messages");
-  // Errors, the loss of the connection and the progress of acts (feedback.js): no first view needs them.
-  const feedback = () => { if (messages) load(messages.dataset.script).catch(() => { /* asked for again at the next tick */ }); };
+  // Errors, connection loss and progress of acts (feedback.js) are not needed for the first view.
+  const feedback = () => { if (messages) load(messages.dataset.script).catch(() => { /* requested again at the next tick */ }); };
   feedback();
-  // At most three, the newest last. The page gets as much room below as they take, and what is to be pressed is moved out
+  // At most three, latest last. The page gets bottom padding of their height, and focused or primary elements scroll out
   // from under them.
   const makeRoom = () => {
     for (const old of all("[data-toast]").slice(0, -3)) old.remove();
@@ -151,7 +151,7 @@
   if (messages) {
     new MutationObserver((changes) => {
       const come = changes.flatMap(({ addedNodes }) => [...addedNodes]);
-      // A success also ends what was refused before it.
+      // A success also removes earlier errors.
       const isDone = come.some((node) => node.matches?.(".is-success") || node.querySelector?.(".is-success"));
       if (come.length) for (const old of all(isDone ? "[data-toast]" : "[data-toast]:not(.is-error, :has(form))")) if (!come.some((node) => node.contains(old))) old.remove();
       makeRoom();
@@ -160,19 +160,19 @@
   }
 
   // ---------- search ----------
-  // Completion is fetched when the field is first used: most pages are left without.
+  // Completion is loaded when the field is first used; most page views never need it.
   const searched = find("[data-search]");
   const completed = () => {
-    load(searched.dataset.script).catch(() => { /* one can still search */ });
+    load(searched.dataset.script).catch(() => { /* searching still works */ });
   };
   searched?.addEventListener("focus", completed);
   if (searched && document.activeElement === searched) completed();
-  // Kept here, as a quick hand searches before the completion is there. The next person at this screen is not told of it.
+  // Stored here, because a search may be submitted before completion is loaded. Other users of this browser do not see it.
   document.addEventListener("submit", ({ target }) => {
     try {
       if (target === searched?.form) localStorage.setItem("redrive-searched", searched.value);
       else if (/\/logout\/$/.test(target.action)) for (const key of ["redrive-searches", "redrive-searched"]) localStorage.removeItem(key);
-    } catch { /* nothing is kept */ }
+    } catch { /* nothing is stored */ }
   }, true);
 
   // ---------- theme ----------
@@ -180,10 +180,10 @@
     const theme = document.documentElement.dataset.theme;
     return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   };
-  find("[data-theme-switch]")?.addEventListener("click", () => {
+  for (const one of all("[data-theme-switch]")) one.addEventListener("click", () => {
     const theme = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;
-    try { localStorage.setItem("redrive-theme", theme); } catch { /* remembered for this page only */ }
+    try { localStorage.setItem("redrive-theme", theme); } catch { /* applies to this page only */ }
     document.dispatchEvent(new CustomEvent("redrive:theme"));
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
@@ -198,15 +198,15 @@
       location.reload();
     });
   }
-  // Another tab may have switched meanwhile: what this page shows and sends stays in its own zone.
+  // Another tab may have switched the zone: this page keeps displaying and sending its own.
   document.addEventListener("htmx:configRequest", (event) => { event.detail.headers["X-Time-Zone"] = zone; });
   document.addEventListener("formdata", (event) => {
     if (event.target.querySelector("[type=datetime-local], [name=due_at]")) event.formData.set("time_zone", zone);
   });
 
   // ---------- keyboard ----------
-  // A table takes part with data-rows on the element around its rows; each row has data-row (its address).
-  // A row's box to select is [data-select]; r, d, e press what carries data-key in the row, else on the page.
+  // A table takes part with data-rows on the element around its rows, and data-row (URL) on each row. The checkbox of a row is
+  // [data-select]; r, d, e click the element with that data-key in the row, or else on the page.
   const help = find("#keyboard");
   const palette = find("#palette");
   const isTyping = (element) => element.matches?.("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]");
@@ -235,16 +235,18 @@
     const target = (current() && find(`[data-key="${key}"]`, current())) || find(`main [data-key="${key}"]:not([data-row] *)`);
     return Boolean(target) && !target.disabled && pressed(target);
   };
+  // The first field of a menu, otherwise the first link or button that destroys nothing.
+  const entryOf = (menu) => find("input:not([type=hidden]), textarea, select", menu) || find("a[href], button:not(.danger, [hidden], :disabled)", menu);
   const pressed = (target) => {
     target.focus();
     target.click();
     const menu = target.matches("summary") && target.closest("details.menu[open]");
-    if (menu) find("input:not([type=hidden]), textarea, select", menu)?.focus();
+    if (menu) entryOf(menu)?.focus();
     return true;
   };
 
-  // ---------- taking back ----------
-  // What a message offers; else one's own latest act, which is asked about unless it was one job or one group.
+  // ---------- undo ----------
+  // Undoes the act in the message, otherwise the user's latest act, after confirmation unless it affected one job or one group.
   const undo = find("#undo");
   const takeBack = () => {
     const offered = all("[data-toast] form button").pop();
@@ -260,13 +262,13 @@
   undo?.addEventListener("click", (event) => {
     const leaves = event.target.closest("[data-close-undo]");
     if (leaves) event.preventDefault();
-    // Also outside the sheet.
+    // A click outside the dialog closes it.
     if (leaves || event.target === undo) undo.close();
   });
 
-  // ---------- where one stands after an act ----------
-  // A form answers with a page. There the field that was refused has the focus, else the row or the button that was acted
-  // with, else the title: whoever works by keyboard is never thrown back to the beginning.
+  // ---------- focus after an act ----------
+  // A form returns a page. Focus moves to the refused field, otherwise to the row or button of the act, otherwise to the title,
+  // so that keyboard users do not restart at the top.
   const STOOD = "redrive-stood";
   const summaryOf = (element) => { const menu = element?.closest("details.menu"); return menu && find("summary", menu); };
   const picked = () => rows().findIndex((row) => find("[data-select]:checked", row));
@@ -275,7 +277,7 @@
     if (event.defaultPrevented || form.method !== "post" || /\/log(in|out)\/$/.test(form.action)) return;
     begin(form, event.submitter);
     const stood = { at: Date.now(), action: form.getAttribute("action"), menu: summaryOf(event.submitter)?.textContent, row: picked() };
-    try { sessionStorage.setItem(STOOD, JSON.stringify(stood)); } catch { /* then the page begins at its beginning */ }
+    try { sessionStorage.setItem(STOOD, JSON.stringify(stood)); } catch { /* focus stays at the top of the page */ }
   });
   const stand = () => {
     let stood = null;
@@ -295,7 +297,7 @@
   };
   stand();
 
-  // A menu closes by a click beside it and by Escape, which then closes nothing else.
+  // A menu closes on a click outside and on Escape, which then closes nothing else.
   document.addEventListener("click", (event) => {
     for (const menu of all("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
   });
@@ -307,18 +309,18 @@
     find("summary", menu).focus();
   });
 
-  // What a menu asks first is asked at once.
+  // An opened menu takes the focus, unless it has it already.
   document.addEventListener("toggle", (event) => {
     const menu = event.target;
-    if (!menu.matches?.("details.menu") || !menu.open || menu.contains(find("input:focus, textarea:focus, select:focus"))) return;
-    find("input:not([type=hidden], [type=checkbox])", menu)?.focus();
+    if (!menu.matches?.("details.menu") || !menu.open || menu.contains(find("details.menu :focus:not(summary)"))) return;
+    entryOf(menu)?.focus();
   }, true);
 
-  // A new tab is the browser's; htmx would take the click.
+  // Clicks that open a new tab are left to the browser; htmx would intercept them.
   document.addEventListener("click", (event) => {
     if (event.target.closest?.("a[hx-get]") && (event.ctrlKey || event.metaKey || event.shiftKey)) event.stopImmediatePropagation();
   }, true);
-  // A link to a text, clicked, copies the text.
+  // A click on a link to a text copies the text.
   document.addEventListener("click", async (event) => {
     const link = event.target.closest?.("[data-copy]");
     if (!link || event.ctrlKey || event.metaKey || !navigator.clipboard) return;
@@ -327,11 +329,11 @@
     const before = words.textContent;
     try {
       const answer = await fetch(link.href);
-      if (!answer.ok || answer.redirected) throw new Error(String(answer.status)); // or sent to the login
+      if (!answer.ok || answer.redirected) throw new Error(String(answer.status)); // or redirected to the login
       await navigator.clipboard.writeText(await answer.text());
       words.textContent = "Copied";
     } catch {
-      // The text itself, to copy by hand.
+      // Opens the text, to be copied by hand.
       location.assign(link.href);
       return;
     }
@@ -345,7 +347,7 @@
       if (palette.open) palette.close(); else openPalette();
       return;
     }
-    // A field with a button of its own: Enter presses that one, not the first of the form.
+    // In a field with its own button, Enter clicks that one, not the first of the form.
     const own = event.key === "Enter" && event.target.matches?.(".with-button > input") && find("button", event.target.parentElement);
     if (own) {
       event.preventDefault();
@@ -387,11 +389,11 @@
   });
   document.addEventListener("click", (event) => {
     if (event.target.closest?.("[data-help]")) help?.showModal();
-    if (event.target === help || event.target === palette) event.target.close(); // outside the sheet
+    if (event.target === help || event.target === palette) event.target.close(); // click outside the dialog
   });
 
-  // What the palette does is fetched once the page stands, at the latest when it is first opened. What is pressed in it
-  // before is held, with the words that stood in the field then, and done when the script is here.
+  // The palette's script is loaded after the page is displayed, at the latest when the palette is first opened. Keys pressed
+  // before are stored with the field's text at that time, and replayed once the script has loaded.
   const held = [];
   let coming = null;
   let isHere = false;
@@ -399,7 +401,7 @@
   const fetchPalette = () => {
     if (coming) return;
     coming = load(palette.dataset.script);
-    coming.then(() => { isHere = true; if (palette.open) tell(); }, () => { // until it is opened again it is a form that searches
+    coming.then(() => { isHere = true; if (palette.open) tell(); }, () => { // until it is opened again it is a plain search form
       coming = null;
       const last = held.pop();
       if (!palette.open || last?.key !== "Enter") return;

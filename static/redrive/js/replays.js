@@ -1,4 +1,4 @@
-// New replay: the plan is worked out again when the pace changes. Pages work without it.
+// New replay: recalculates the plan when the pace changes. Pages work without this script.
 "use strict";
 (() => {
   const find = (selector, inside = document) => inside.querySelector(selector);
@@ -12,12 +12,23 @@
     if (isStarting) return;
     waiting = setTimeout(() => {
       window.htmx?.ajax("POST", list.getAttribute("action"), { source: list, target: "#preview", swap: "morph:outerHTML", values: { step: "preview" } })
-        .catch(() => { /* given up for a newer one, or the start */ });
+        .catch(() => { /* aborted by a newer one, or the start */ });
     }, 250);
   };
-  // A start goes before the plan that is being worked out, and nothing goes before a start.
+  // A start cancels a pending recalculation, and no recalculation begins during a start. Only a start requires the reason.
   document.addEventListener("submit", (event) => {
     if (!event.target.matches?.("[data-decide]")) return;
+    const reason = find("#replay-reason[aria-required]", event.target);
+    if (reason && event.submitter?.value === "start") {
+      reason.required = true;
+      const isGiven = reason.reportValidity();
+      reason.required = false;
+      if (!isGiven) {
+        event.preventDefault();
+        event.stopImmediatePropagation();
+        return;
+      }
+    }
     clearTimeout(waiting);
     isStarting = true;
   }, true);
@@ -25,17 +36,17 @@
     if (event.detail.requestConfig?.triggeringEvent?.type === "submit") isStarting = false;
   });
   addEventListener("pageshow", () => { isStarting = false; });
-  // JSON is worked out when it is written to its end: half of it is no JSON.
+  // JSON is evaluated on change, not on input, when it may be incomplete.
   const asks = (event) => {
     const list = event.target.closest?.("[data-decide]");
     const isText = event.target.matches?.("textarea");
-    // Who types a rate means it.
+    // Typing a rate selects the style with a constant rate.
     if (list && event.target.matches("[name=amount], [name=unit]")) find("[name=style][value=steady]", list).checked = true;
     if (list && event.target.matches("[data-pace]") && isText === (event.type === "change")) recalculate(list);
   };
   document.addEventListener("input", asks);
   document.addEventListener("change", asks);
-  // All groups, none, or the recommended ones.
+  // Selects all groups, none, or the recommended ones.
   document.addEventListener("click", (event) => {
     const button = event.target.closest?.("[data-tick]");
     if (!button) return;
@@ -43,19 +54,19 @@
     for (const box of all("#groups [name=group]")) box.checked = button.value === "all" || (button.value === "recommended" && box.hasAttribute("data-recommended"));
     recalculate(button.form);
   });
-  // What was typed before this script was there, or was put back by the browser, is worked out too.
+  // Recalculates for values typed before this script was loaded, or restored by the browser.
   const isTouched = (field) => (field.matches("[type=radio], [type=checkbox]") ? field.checked !== field.defaultChecked : field.value !== field.defaultValue);
   addEventListener("load", () => {
     for (const field of all("[data-decide] input[data-pace]").filter(isTouched)) field.dispatchEvent(new Event("input", { bubbles: true }));
   });
-  // Enter in a field means the button that starts: only where the pace is what was worked out.
+  // Enter in a pace field recalculates instead of clicking the start button, so that the shown plan is the one started.
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && event.target.matches?.("[data-decide] input[data-pace]")) {
       event.preventDefault();
       recalculate(event.target.closest("[data-decide]"));
     }
   });
-  // What was typed while the plan was being worked out stays; a refusal of the start comes back with its own values.
+  // Values typed during a recalculation stay; a refused start returns its own values.
   const fields = (list) => [...list.elements].filter((field) => field.name && field.matches("input:not([type=hidden]), select, textarea"));
   const key = (field) => (field.matches("[type=radio], [type=checkbox]") ? `${field.name}=${field.value}` : field.name);
   let typed = null;
@@ -65,7 +76,7 @@
     if (!list || event.detail.target?.id !== "preview" || event.detail.xhr.status !== 200) return;
     typed = new Map(fields(list).map((field) => [key(field), [field.value, field.checked]]));
   });
-  // At once, not when it has settled: what is typed in between would be overwritten.
+  // On afterSwap, not afterSettle, which would overwrite values typed in between.
   document.addEventListener("htmx:afterSwap", () => {
     const list = find("[data-decide]");
     if (typed && list) {
@@ -75,15 +86,15 @@
     }
     typed = null;
   });
-  // The form that acted is often gone with what it did: the keyboard goes on from the sentence that says what came of it.
+  // The form of the act is often removed by it: focus moves to the sentence with the result.
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.requestConfig?.elt?.tagName === "FORM" && event.detail.target?.id === "replay" && document.activeElement === document.body) find("#replay-sentence")?.focus({ preventScroll: true });
   });
-  // Nothing was done: it goes on from the field that is to blame, or from the sentence that says why.
+  // After a refusal, focus moves to the invalid field, or to the sentence with the reason.
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.requestConfig?.triggeringEvent?.type === "submit") find("main :is([aria-invalid=true], [data-refused])")?.focus();
   });
-  // Which groups a held replay goes on without, and how many jobs that skips.
+  // Groups skipped by resuming a held replay, and the number of their jobs.
   const weigh = (table) => {
     const ticked = all("[name=without_groups]:checked", table), n = ticked.length, words = find("[data-skip-words]");
     if (!words) return;

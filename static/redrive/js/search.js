@@ -1,5 +1,5 @@
-// The search field: completion while one types, the searches of before, the language on one page.
-// Fetched when the field is first used (redrive.js); without it the field is a plain form. Enter does what it always does, unless an option was chosen by an arrow.
+// Search field: completion while typing, recent searches, and help on the language. Loaded when the field is first used
+// (redrive.js); without this script it is a plain form. Enter submits, unless an option was selected by arrow key.
 "use strict";
 (() => {
   const field = document.querySelector("[data-search]");
@@ -23,8 +23,8 @@
     field.setAttribute(name, value);
   }
 
-  // ---------- searches of before ----------
-  // The last one is left by redrive.js, which alone sees what was sent before this script was here.
+  // ---------- recent searches ----------
+  // The latest is stored by redrive.js, which also handles searches submitted before this script was loaded.
   const before = () => {
     try {
       const listed = JSON.parse(localStorage.getItem(KEY) || "[]");
@@ -79,7 +79,7 @@
     return item;
   }), 0, 0, true);
 
-  // Places are counted in characters here and there; JavaScript's own count takes some for two.
+  // Positions are counted in code points on both sides; JavaScript counts some characters as two.
   const characters = () => [...field.value];
   const caret = () => [...field.value.slice(0, field.selectionStart)].length;
   const ask = async () => {
@@ -92,13 +92,13 @@
       const answer = await fetch(`${form.dataset.complete}?${query}`, { signal: asked.signal, headers: { "HX-Request": "true" } });
       if (!answer.ok || field.value !== text || document.activeElement !== field) return;
       const held = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[data-completions]");
-      // What an arrow chose meanwhile stays chosen.
+      // An option selected by arrow key meanwhile stays selected.
       if (held && field.value === text) {
         show([...held.children].map((item) => document.adoptNode(item)), held.dataset.start, held.dataset.end, false, chosen()?.dataset.text);
       }
-    } catch { /* another key was pressed, or the desk is not there: one can still search */ }
+    } catch { /* outdated, or the desk is unreachable: searching still works */ }
   };
-  // Until the answer is here, only what still fits stands there: a quick hand must not take what was meant before.
+  // Until the answer arrives only matching options are shown, so that fast typing does not select an outdated one.
   const narrow = () => {
     const from = Number(list.dataset.start);
     const word = characters().slice(from, caret()).join("").toLowerCase();
@@ -125,7 +125,7 @@
     const at = head.length + (gap || tail.startsWith(" ") ? 1 : 0);
     field.setSelectionRange(at, at);
     close();
-    if (!gap && !tail) ask(); // a qualifier: its values come next
+    if (!gap && !tail) ask(); // a qualifier: complete its values next
   };
 
   const typed = () => {
@@ -144,7 +144,7 @@
       if (list.hidden) { if (field.value.trim()) ask(); else showBefore(); return; }
       const from = items.indexOf(chosen());
       const next = event.key === "ArrowDown" ? from + 1 : from < 0 ? items.length - 1 : from - 1;
-      choose(items[next] ?? null); // past either end: none, and Enter searches again
+      choose(items[next] ?? null); // beyond either end no option is selected, and Enter searches
     } else if ((event.key === "Enter" || event.key === "Tab") && !list.hidden && chosen()) {
       event.preventDefault();
       take(chosen());
@@ -154,13 +154,13 @@
       close();
     }
   });
-  list.addEventListener("mousedown", (event) => event.preventDefault()); // the field keeps the focus
+  list.addEventListener("mousedown", (event) => event.preventDefault()); // the field keeps its focus
   list.addEventListener("click", (event) => {
     const option = event.target.closest("[role=option]");
     if (option) take(option);
   });
 
-  // ---------- the language on one page ----------
+  // ---------- help on the language ----------
   const link = document.querySelector("[data-search-help]");
   let sheet = null;
   async function help() {
@@ -197,6 +197,6 @@
     help();
   });
 
-  // This was fetched because the field is in use: something may have been typed meanwhile.
+  // The script was loaded because the field is in use: text may have been typed meanwhile.
   if (document.activeElement === field) { if (field.value && field.value !== field.defaultValue) typed(); else if (!field.value) showBefore(); }
 })();

@@ -1,8 +1,8 @@
-// A selection in a list: it outlives paging and refreshes, shift-click takes a range, and an act carries what is on other pages.
+// Selection in a list: survives paging and refreshes, shift-click selects a range, and acts include rows on other pages.
 "use strict";
-// `list()`: its form, or null. `key`: where the session keeps it. `field`: the name it is sent by. `scope()`: what was looked at
-// when it was chosen; looking at anything else, nothing is chosen. `everything()`: all that match are meant, chosen or not.
-// `said(chosen, elsewhere)`: in words. `shown(chosen)`: what else the list shows of it.
+// `list()`: its form, or null. `key`: key in sessionStorage. `field`: name of the submitted field. `scope()`: search for which
+// the selection is valid; any other search has an empty selection. `everything()`: whether all matches are selected.
+// `said(chosen, elsewhere)`: text of the selection. `shown(chosen)`: updates other parts of the list.
 window.redriveSelection = ({ list, key, field, most, said, scope = () => "", everything = () => false, shown = () => {} }) => {
   const find = (selector, inside = document) => inside.querySelector(selector);
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
@@ -13,7 +13,7 @@ window.redriveSelection = ({ list, key, field, most, said, scope = () => "", eve
       return kept.scope === scope() && Array.isArray(kept.chosen) ? new Set(kept.chosen) : new Set();
     } catch { return new Set(); }
   };
-  // Where the session keeps nothing, it is of this page only.
+  // Without sessionStorage the selection is limited to this page.
   const keep = (chosen) => {
     try { sessionStorage.setItem(key, JSON.stringify({ scope: scope(), chosen: [...chosen] })); } catch {}
   };

@@ -1,8 +1,8 @@
-// Before the first paint: the remembered choice of light or dark; none means what the system says.
+// Before the first paint: applies the stored theme, light or dark; without one the system's.
 (() => {
   try {
     const theme = localStorage.getItem("redrive-theme");
     if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
-  } catch { /* storage is off: the system decides */ }
+  } catch { /* no storage: the system decides */ }
   document.documentElement.classList.add("js");
 })();

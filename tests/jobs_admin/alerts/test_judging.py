@@ -24,6 +24,7 @@ from jobs_admin.models import (
     Group,
     GroupAlias,
     Notice,
+    Pause,
     QueueCounter,
     Role,
     Rule,
@@ -33,7 +34,10 @@ from jobs_admin.models import (
 from jobs_admin.models.access import Viewer
 from jobs_admin.queues import liveness
 from tests.kit.alerts import NOW, S, create_alert, judged
+from tests.kit.breakers import create_policy, opened
+from tests.kit.breakers import store as put
 from tests.kit.counts import bury
+from tests.kit.depths import build_sample
 from tests.kit.people import ANN, SAM
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
@@ -316,6 +320,54 @@ def test_while_a_source_cannot_be_reached_its_depths_neither_fire_nor_end(rule):
     assert list(AlertEvent.objects.filter(alert__subject="emails").order_by("n").values_list("to", flat=True)) == [
         "pending", "firing", "firing", "resolved",
     ]  # fmt: skip
+
+
+def test_dead_jobs_of_a_queue_whose_jobs_a_breaker_or_a_pause_holds_are_no_news(rule, store):
+    rule(**FIRES | {"queue": "webhooks"})
+    create_policy(task="shop.send")
+    put(store, opened(at=NOW.timestamp()))
+    bury(10, queue="webhooks", task="shop.send", failed_at=NOW)
+    bury(5, queue="webhooks", task="shop.other", failed_at=NOW)
+    judged(0, 30)
+    assert states() == {"webhooks": "pending"} and not Notice.objects.exists()
+    assert Alert.objects.get().held_because == "Breaker partner is open: jobs are held."
+    bury(1, queue="webhooks", task="shop.other", failed_at=NOW)  # more than the threshold died of what starts
+    judged(60)
+    assert states() == {"webhooks": "firing"} and Alert.objects.get().held_because == ""
+    pause_webhooks()
+    judged(90)
+    assert Alert.objects.get().held_because == "This queue is paused: its jobs are held."
+    recover()
+    judged(120)  # no pause keeps it open
+    assert states() == {"webhooks": "resolved"}
+
+
+def pause_webhooks():
+    Pause.objects.create(source="shop", queue="webhooks", reason="x", created_at=NOW, created_by="sam")
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["by a more particular policy", "as the guard is off", "in a worker without the guard", "anyway, in some worker"],
+)
+def test_dead_jobs_that_no_worker_holds_are_news(rule, store, start):
+    rule(**FIRES | {"queue": "webhooks"})
+    bury(10, queue="webhooks", failed_at=NOW + 20 * S if start.startswith(("in", "any")) else NOW)
+    if start.startswith("in"):
+        pause_webhooks()
+        build_sample(NOW, queue="webhooks", workers=1, guarded_workers=1).save()
+        judged(0)
+        assert Alert.objects.get().held_because == "This queue is paused: its jobs are held."
+        build_sample(NOW + 25 * S, queue="webhooks", workers=2, guarded_workers=1).save()
+    else:
+        create_policy("default")
+        if start.startswith("by"):
+            create_policy("other", queue="webhooks")
+        put(store, opened("default", at=NOW.timestamp()))
+        if start.startswith("as"):
+            store.set(keys.switch(), "drain")
+    judged(30)
+    assert states() == {"webhooks": "firing"}
 
 
 def test_a_silence_keeps_quiet_what_fires_and_when_it_ends_that_is_reported(rule):
@@ -633,7 +685,8 @@ def test_how_long_reports_wait(rule, store):
     assert values() == {("shop", ""): 90}
 
 
-def test_a_view_is_counted_with_the_eyes_of_its_owner(rule):
+def test_a_view_is_counted_with_the_eyes_of_its_owner(rule, monkeypatch):
+    monkeypatch.setattr(measuring, "VIEWS_S", 60)  # on a busy machine the second has its turn in the next round
     owner = get_user_model().objects.create(username="olga")
     Role.objects.create(user=owner, source="shop", role="operator")
     view = SavedView.objects.create(name="slow", query="state:dead task:send", owner=owner, is_shared=True)

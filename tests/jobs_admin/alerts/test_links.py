@@ -69,6 +69,13 @@ def test_the_draft_takes_what_is_still_dead_of_them(rule):
     assert find_failures(query) == {again, third}
 
 
+def test_a_link_to_what_failed_finds_it_when_it_has_recovered_too(rule):
+    mine = [*dead(2), *dead(1, state="retrying"), *dead(1, state="recovered"), *dead(1, state="discarded")]
+    dead(1, queue="webhooks"), dead(1, minutes=600), dead(1, minutes=-30)
+    links = alerts.links(create_alert(rule(metric="retry_rate", threshold=0.5)), NOW)
+    assert find_failures(links.failures_query) == set(mine) and find_failures(links.replay_query) == set(mine[:2])
+
+
 @pytest.mark.parametrize("queue", ['a"b c', "state:dead OR x", "(", "ünï\u202e", "*"])
 def test_a_hostile_name_stays_a_name(rule, queue):
     mine = dead(2, queue=queue)

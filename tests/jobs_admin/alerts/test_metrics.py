@@ -42,7 +42,7 @@ def test_its_sentences_are_complete(metric):
         )  # fmt: skip
         for sentence in (wording.state(alert), wording.past_state(alert)):
             assert not set("{}") & set(sentence)
-            assert "  " not in sentence
+            assert "  " not in sentence, "`{subject}` is empty here: begin the sentence with it, or set `no_source`"
     assert wording.state(alert) != wording.past_state(alert)
 
 
@@ -59,7 +59,7 @@ def test_it_has_a_history_or_reports_why_not(metric):
 @every_metric
 def test_what_it_counts_and_links_to_fit_its_subject_and_unit(metric):
     assert (metric.subject is Subject.VIEW) == (metric.link is Link.VIEW)
-    assert (metric.unit is Unit.SHARE) == (metric.ratio is not None)
+    assert metric.ratio is None or metric.unit is Unit.SHARE, "`ratio` is of a share of the attempts that ended"
     assert bool(metric.any_source) == (metric.subject is Subject.SOURCE)
     assert metric.bound()[0] > 0
 

@@ -135,7 +135,7 @@ def test_the_signs_of_other_tools_are_offered_in_ours(text, meant):
     assert query.rewritten(text) == meant
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=times(125, 500), deadline=None)
 @given(st.sampled_from(["queue", "error", "tenant", "message"]), st.text(min_size=1, max_size=30), st.booleans())
 def test_a_link_to_a_value_finds_that_value(field, value, exact):
     value = representable(value)
@@ -143,7 +143,7 @@ def test_a_link_to_a_value_finds_that_value(field, value, exact):
     assert term == Match(field, (Value(value, exact=exact and field in query.CONTAINED),))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(75, 300), deadline=None)
 @given(TANGLED)
 def test_a_pinned_query_has_no_relative_time_and_reads_back(text):
     pinned = pin(parse(text, NOW), NOW)
@@ -158,6 +158,7 @@ def test_the_reading_reports_what_was_understood():
         'queue a · (error has "B" or error has "C") · state dead'
     )
     assert query.reading(parse("error:B OR error:C state:any", NOW)).startswith('(error has "B" or')
+    assert query.reading(parse("replay:>=1 state:dead", NOW)) == "in any replay · state dead"
     read = query.reading(parse("[Errno -2] queue:emails -error:KeyError attempts:>=3", NOW))
     assert read == (
         'type or message has "Errno" and "-2" (or is the job\'s id) · queue emails · error has not "KeyError" · attempts at least 3 · '
@@ -187,6 +188,7 @@ def test_naming_a_state_lifts_the_default_scope():
         ("age:2d", "takes a duration"),
         ("since:yesterday", "takes a time"),
         ("state:deed", "is not a state"),
+        ("state:held", "The pages of breakers list held jobs."),
         ("queue:", "has no value"),
         ("x" * 1_000_000, "first 4,000 characters"),
         ("x " * 1_000, "first 100 terms"),

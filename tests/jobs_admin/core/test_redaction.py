@@ -349,15 +349,15 @@ ghp_|sk-|SG.|-----BEGIN PRIVATE KEY-----|-----BEGIN |AKIA|=|:'|"|pwd|\\|access_|
 ).split("|")
 
 
-@pytest.mark.long("Reads an eighth of half a megabyte of each piece that a pattern could stumble over.")
+@pytest.mark.long("Reads half a megabyte of each piece that a pattern could stumble over.")
 @with_cases("piece", [*HOSTILE, "x" * 99 + " "])
 def test_a_large_hostile_text_is_read_in_linear_time(piece):
-    size = times(62_500, 500_000)
+    size = times(20_000, 500_000)
     text = (piece * (size // len(piece) + 1))[:size]
     started = time.process_time()
     redact_text(text)
-    # Generous: a quadratic pattern needs minutes for half a megabyte, and a sixty-fourth of that for an eighth of it.
-    assert time.process_time() - started < size / 100_000
+    # Generous: a quadratic pattern needs minutes for half a megabyte, and seconds for a twenty-fifth of it.
+    assert time.process_time() - started < size / 100_000 + 0.1
 
 
 def lines_run(text: str) -> int:

@@ -51,7 +51,7 @@ def in_full(text: str) -> tuple[str, int]:
 
 @pytest.mark.parametrize("around", ["{}", "it failed with {}\nand goes on", "Zoë: {}, twice: {}", "x" * 3_000 + " {} "])
 def test_what_is_known_is_hidden_as_every_pattern_would(around):
-    for text in KNOWN:
+    for text in KNOWN[:: times(6, 1) if len(around) > 3_000 else 1]:
         full = around.replace("{}", text)
         assert redact_text(full) == in_full(full)
 
@@ -68,7 +68,7 @@ def test_whatever_is_between_a_name_and_its_value(text):
 
 @pytest.mark.long("Reads every text by each pattern apart.")
 def test_ordinary_texts_are_left_as_every_pattern_would():
-    for text in CLEAN:
+    for text in CLEAN[:: times(8, 1)]:
         assert redact_text(text) == in_full(text)
 
 
@@ -76,7 +76,7 @@ def test_ordinary_texts_are_left_as_every_pattern_would():
 def test_any_mixture_too():
     pick = random.Random(5)
     pieces = _PIECES + KNOWN + CLEAN
-    for _ in range(times(300, 1_500)):
+    for _ in range(times(60, 1_500)):
         text = "".join(pick.choice(pieces) for _ in range(pick.randrange(2, 9)))
         assert redact_text(text) == in_full(text)
 

@@ -13,6 +13,7 @@ from jobs_admin.core import search_terms
 from jobs_admin.core.redaction import PLACEHOLDER
 from jobs_admin.core.search_terms import SEAM, TAIL, Phrase
 from jobs_admin.core.text import representable
+from tests.kit.endurance import times
 
 
 def document(error_type="", message="", job_ids=(), names=None, args="", kwargs=""):
@@ -81,7 +82,7 @@ def test_names_are_complete_and_with_regard_to_case():
     assert {t for t in words if t.startswith(("@job=", "@host="))} == {"@job=^j1", "@job=j2"}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=times(125, 500), deadline=None)
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_two_names_have_two_terms(one, other):
     assert (search_terms.name("queue", one) == search_terms.name("queue", other)) == (one == other)
@@ -138,7 +139,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(75, 300), deadline=None)
 @given(JSON, st.integers(0, 80))
 def test_what_can_be_read_of_a_copy_that_was_cut_is_what_the_complete_copy_would_give(value, cut):
     text = json.dumps([value])  # as arguments are: a bare number that is cut is another number
@@ -146,7 +147,7 @@ def test_what_can_be_read_of_a_copy_that_was_cut_is_what_the_complete_copy_would
     assert part <= full or len(text) <= cut
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=times(125, 500), deadline=None)
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_terms_hold_nothing_that_parts_or_ends_them(message, kwargs):
     for term in document(message, message, [message], {"queue": message}, kwargs, kwargs).split(" "):

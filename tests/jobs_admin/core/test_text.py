@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs_admin.core.query import parse
-from jobs_admin.core.text import class_name, fits, whole_number
+from jobs_admin.core.text import class_name, fits, list_some, whole_number
 
 
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
@@ -54,3 +54,8 @@ def test_an_integer_fits_a_column():
 )
 def test_a_class_keeps_the_module_where_many_libraries_share_its_name(error_type, name):
     assert class_name(error_type) == name
+
+
+def test_the_first_names_are_listed_and_the_others_counted():
+    assert [list_some("abc"[:n], 2) for n in range(4)] == ["", "a", "a, b", "a, b and 1 more"]
+    assert list_some(["a"] * 1_235, 1) == "a and 1,234 more"

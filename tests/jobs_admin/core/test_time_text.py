@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from jobs_admin.core.time_text import clock, dated
+from jobs_admin.core.figures import clock, dated
 
 NOW = datetime(2026, 11, 21, 0, 5, 7, tzinfo=UTC)
 

@@ -17,6 +17,7 @@ from jobs_admin.queues import depths
 from jobs_admin.queues.depths import reading
 from jobs_admin.queues.depths.steps import retention_by_step
 from tests.kit.depths import NOW, build_sample, create_samples, roll
+from tests.kit.endurance import times
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 VERA = Viewer("vera", {"shop": "viewer"})
@@ -41,7 +42,7 @@ def test_an_hour_of_two_days_ago_is_reported_in_minutes_and_one_of_last_month_in
         assert depths.history(VERA, "shop", "emails", NOW - ago, NOW - ago + HOUR, now=NOW).step_s == step
 
 
-@settings(max_examples=60)
+@settings(max_examples=times(20, 60))
 @given(st.integers(0, 1200 * 86_400), st.integers(0, 1200 * 86_400), st.sampled_from([1, 2, 100, 999, 1000]))
 def test_no_span_has_more_points_than_requested(back, long, most):
     since = NOW - timedelta(seconds=back)

@@ -13,8 +13,8 @@ from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
 from jobs_admin.db.counters import add_queue_counts
 from jobs_admin.incidents import spans
-from jobs_admin.incidents.ids import first_since
-from jobs_admin.incidents.loudness import Loudness, _background, outages
+from jobs_admin.incidents.reading import first_since
+from jobs_admin.incidents.spans import Loudness, _background, outages
 from jobs_admin.models import (
     Alert,
     AlertEvent,

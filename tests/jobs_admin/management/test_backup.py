@@ -53,7 +53,9 @@ def broker(engine):
 
 @pytest.fixture
 def desk(tmp_path, engine) -> Installation:
-    return Installation(tmp_path / "desk", engine.url, REDRIVE_DEMO_BROKER_URL=engine.url.removesuffix("0") + "1")
+    return Installation(
+        tmp_path / "desk", engine.url, forks=True, REDRIVE_DEMO_BROKER_URL=engine.url.removesuffix("0") + "1"
+    )
 
 
 def jobs_on_queue(broker: redis.Redis) -> Counter[int]:
@@ -215,7 +217,7 @@ def test_where_the_store_fails_after_the_database_the_message_is_to_restore_agai
     full = Engine(tmp_path / "engine").start()
     try:
         client = redis.Redis.from_url(full.url)
-        desk = Installation(tmp_path / "desk", full.url)
+        desk = Installation(tmp_path / "desk", full.url, forks=True)
         desk.run(code="bury(3)")
         client.xadd(stream, {"v": "1"})
         desk.run("backup", str(file))

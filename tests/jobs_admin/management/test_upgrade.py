@@ -6,10 +6,13 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,11 +30,27 @@ BEFORE, LATEST = "0022_entry_names", max(schema.known_migrations())
 
 @pytest.fixture
 def desk(tmp_path, engine) -> Installation:
-    return Installation(tmp_path / "desk", engine.url)
+    return Installation(tmp_path / "desk", engine.url, forks=True)
 
 
-def migrate_back(desk: Installation) -> None:
-    desk.run("migrate", "jobs_admin", BEFORE, "-v0")
+@pytest.fixture(scope="module")
+def older(tmp_path_factory, engine) -> Callable[[Installation], None]:
+    """Gives an empty desk the database of the version before; in SQLite it is migrated back once."""
+    made = tmp_path_factory.mktemp("older") / "older.sqlite3"
+
+    def migrate_back(desk: Installation) -> None:
+        if made.exists():
+            return copy_database(made, desk.sqlite)
+        desk.run("migrate", "jobs_admin", BEFORE, "-v0")
+        if desk.database.startswith("sqlite"):
+            copy_database(desk.sqlite, made)
+
+    return migrate_back
+
+
+def copy_database(was: Path, to: Path) -> None:
+    with closing(sqlite3.connect(was)) as source, closing(sqlite3.connect(to)) as target:
+        source.backup(target)
 
 
 def applied(desk: Installation) -> str:
@@ -39,9 +58,9 @@ def applied(desk: Installation) -> str:
 
 
 @pytest.mark.long("Runs a desk's commands in processes of their own.")
-def test_check_lists_what_an_upgrade_does_and_upgrade_does_it(desk):
+def test_check_lists_what_an_upgrade_does_and_upgrade_does_it(desk, older):
     assert "Nothing to do" in desk.run("upgrade", "--check")
-    migrate_back(desk)
+    older(desk)
     desk.query(
         'INSERT INTO jobs_admin_worker (source, name, boot, seen_at, host, "release", celery, guard, mode, pool, queues, counted, '
         "spooled, dropped, overrun, shared_out) VALUES ('shop', 'w9', 'b', '2999-01-01 00:00:00', '', '', '', '9.1.0', '', '', '[]', '{}', 0, 0, 0, 0)"
@@ -70,8 +89,8 @@ def test_check_lists_what_an_upgrade_does_and_upgrade_does_it(desk):
 
 @pytest.mark.long("Runs a desk's commands in processes of their own.")
 def test_an_upgrade_that_is_killed_in_a_migration_is_continued_by_the_next(desk):
-    migrate_back(desk)
     desk.run(code="bury(30)")
+    desk.run("migrate", "jobs_admin", BEFORE, "-v0")
     counts = desk.query("SELECT SUM(count) FROM jobs_admin_failurecount")
     kill = kill_on_postgresql if desk.database.startswith("postgresql") else kill_on_sqlite
     kill(desk)
@@ -115,8 +134,8 @@ def kill_on_sqlite(desk: Installation) -> None:
 
 
 @pytest.mark.long("Runs a desk's commands in processes of their own.")
-def test_a_broken_migration_is_a_sentence_and_changes_nothing(desk):
-    migrate_back(desk)
+def test_a_broken_migration_is_a_sentence_and_changes_nothing(desk, older):
+    older(desk)
     desk.query("CREATE TABLE jobs_admin_sourcekey (id integer)")  # as another program might
     output = desk.run("upgrade", expect=1)
     assert "Migration jobs_admin.0023_source_keys failed: " in output, output

@@ -13,7 +13,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from jobs_admin import notices
 from jobs_admin.models import AuditEvent, Channel, Delivery
-from jobs_admin.notices import delivering, judging, posting, routing
+from jobs_admin.notices import delivering, posting, routing
 from tests.kit.endpoints import HOSTILE, IN_THREE_HOURS, answering, certified, hang, opened, reset
 from tests.kit.notices import ANN, deliver, due_now, notice, webhook
 from tests.kit.waiting import wait_until
@@ -76,17 +76,17 @@ def test_every_retry_has_the_same_id_and_body_and_the_last_is_parked(endpoint):
     channel, secret = webhook("pager", there.url)
     notice(channel)
     waits = []
-    for _ in range(judging.MOST_TRIES):
+    for _ in range(posting.MOST_TRIES):
         deliver(timezone.now())  # one time for a whole try: else its answer may be recorded seconds after its beginning
         row = delivery_of(channel)
         waits.append(round((row.next_try_at - row.tried_at).total_seconds()) if row.next_try_at else None)
         due_now()
-    assert len(there.seen) == judging.MOST_TRIES == 10
+    assert len(there.seen) == posting.MOST_TRIES == 10
     assert {seen.headers["webhook-id"] for seen in there.seen} == {"alert-1-1"}
     assert len({seen.body for seen in there.seen}) == 1
     for seen in there.seen:
         Webhook(secret).verify(seen.body, seen.headers)
-    for wait, wanted in zip(waits[:-1], judging.WAITS_S, strict=True):
+    for wait, wanted in zip(waits[:-1], posting.WAITS_S, strict=True):
         assert 0.9 * wanted - 1 <= wait <= wanted + 2
     row = delivery_of(channel)
     assert (row.state, waits[-1], len(row.log)) == ("parked", None, 10)
@@ -210,7 +210,7 @@ def test_hostile_endpoints_are_delivered_or_parked_and_a_healthy_one_does_not_wa
         healthy, _ = webhook("healthy", there.url)
         notice(*channels)
         routing.route(timezone.now())
-        Delivery.objects.update(tries=judging.MOST_TRIES - 1)  # the last try of each
+        Delivery.objects.update(tries=posting.MOST_TRIES - 1)  # the last try of each
         began = time.monotonic()
         for n in range(2, 8):  # in the middle of it
             written = time.monotonic()
@@ -313,11 +313,11 @@ def test_a_notice_that_cannot_be_written_is_parked_in_the_end_and_keeps_no_one_w
     )
     bad = Delivery.objects.get(notice__key="bad")
     assert (bad.state, bad.tries) == ("waiting", 1) and "could not build the request: OverflowError" in bad.error
-    for _ in range(judging.MOST_TRIES - 1):
+    for _ in range(posting.MOST_TRIES - 1):
         due_now()
         deliver()
     bad.refresh_from_db()
-    assert bad.state == "parked" and "OverflowError" in bad.error and len(bad.log) == judging.MOST_TRIES
+    assert bad.state == "parked" and "OverflowError" in bad.error and len(bad.log) == posting.MOST_TRIES
     assert Channel.objects.get(pk=chat.pk).failures > 0 and "could not be written" in caplog.text
 
 

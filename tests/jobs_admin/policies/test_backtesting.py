@@ -105,7 +105,7 @@ def test_every_job_is_in_one_of_the_counts():
 
 
 def test_more_failures_than_are_judged_are_reported(monkeypatch):
-    monkeypatch.setattr("jobs_admin.policies.backtesting.MOST", 2)
+    monkeypatch.setattr("jobs_admin.policies.previewing.MOST_JUDGED", 2)
     bury(3)
     found = judged()
     assert (found.looked_at, found.is_cut) == (2, True)

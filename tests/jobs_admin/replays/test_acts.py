@@ -347,10 +347,22 @@ def test_too_many_chosen_by_hand_are_refused(shop):
 
 
 def test_nothing_to_replay_reports_why(shop, bury):
-    bury(2, state="retrying")
-    assert "2 retrying automatically" in refusal(replays.draft, ANN, query="", reason="x").message
-    assert refusal(replays.draft, ANN, query="queue:none", reason="x").code == "nothing_to_replay"
-    assert "Nothing matches. " in refusal(replays.draft, ANN, query="queue:none", reason="x").message
+    ids = bury(2, state="retrying")
+
+    def refuse(viewer=ANN, **scope):
+        refused = refusal(replays.draft, viewer, **scope, reason="x")
+        assert refused.code == "nothing_to_replay"
+        return refused.message.removesuffix(" Nothing was changed.")
+
+    why = "retrying automatically: they will run again"
+    assert refuse(query="") == f"All 2 jobs are excluded: 2 {why}."
+    assert refuse(selection=ids[:1]) == f"The job is excluded: {why}."
+    assert refuse(query="queue:none") == "No job matches."
+    elsewhere = Viewer("bob", {"shop": VIEWER, "web": OPERATOR})
+    assert refuse(elsewhere, query="") == "You may replay none of the matching jobs."
+    Failure.objects.update(state="recovered")
+    assert refuse(query="state:any") == "All 2 jobs recovered."
+    assert refuse(selection=ids[:1]) == "The job recovered."
 
 
 def test_a_replay_is_shown_to_who_may_see_its_source(shop, bury):

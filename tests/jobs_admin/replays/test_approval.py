@@ -5,6 +5,7 @@ import pytest
 from jobs_admin import config, replays
 from jobs_admin.models import AuditEvent, Failure, FrozenBatch, Replay
 from jobs_admin.models.access import ADMIN, OPERATOR, Viewer
+from jobs_admin.rights import replay_sight
 from tests.kit.people import ANN, BOB, EVE
 from tests.kit.replays import AT_ONCE, refusal, sent_all
 
@@ -86,6 +87,7 @@ def test_no_one_is_a_second_person_by_a_token_or_by_a_login_beside_one(
         refused = refusal(replays.approve, people[name], replay)
         assert refused.code == "forbidden" and refused.message.endswith("Nothing was changed."), name
     assert may == {name for name, one in people.items() if not replays.approver_refusal(one, replay, ["shop"])}
+    assert replays.needs_admin(replay) is not bool(may & {"ann", "bob"})
     assert replays.approve(people[sorted(may)[0]], replay).state == "running"
 
 
@@ -94,13 +96,14 @@ def test_a_draft_by_a_person_and_a_start_by_a_token_are_both_hands_in_it(people,
     draft = replays.draft(people["ann"], selection=bury(3), pace=AT_ONCE, reason="fixed")
     replay = replays.start(people["token 1"], draft)
     assert {name for name, one in people.items() if not replays.approver_refusal(one, replay, ["shop"])} == {"ada"}
+    assert replays.needs_admin(replay)
 
 
 def test_a_person_without_the_right_on_each_source_cannot(waiting):
     web_only = Viewer("wim", {"web": OPERATOR})
     assert refusal(replays.approve, web_only, waiting).code == "forbidden"
     assert refusal(replays.approve, EVE, waiting).code == "forbidden"
-    assert waiting not in replays.visible_replays(web_only) and waiting in replays.visible_replays(BOB)
+    assert waiting not in replay_sight.visible(web_only) and waiting in replay_sight.visible(BOB)
 
 
 def test_withdrawing_it_leaves_nothing(waiting):

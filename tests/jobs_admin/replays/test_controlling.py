@@ -52,7 +52,7 @@ def test_a_canary_that_fails_is_held_with_the_evidence(shop, bury):
     assert replay.state == "held" and replay.may_send == 10
     assert replay.held_because == (
         "6 of 10 canary jobs failed again, 5 of them with TimeoutError at shop/pay.py in charge. "
-        "This replay stops when clearly more than 30% fail again."
+        "This replay stops when clearly more than 30 % fail again."
     )
     evidence = replay.evidence
     assert (evidence["kind"], evidence["failed"], evidence["judged"], evidence["others"]) == ("canary", 6, 10, 0)
@@ -67,7 +67,8 @@ def test_a_canary_that_fails_is_held_with_the_evidence(shop, bury):
     steered.come_home(items[4:6], "success", attempt=2)
     replay = steered.passed()
     assert (
-        replay.current_hold_reason == f"{replay.held_because} Since then 2 succeeded and 0 failed again; 3 not settled."
+        replay.current_hold_reason
+        == f"{replay.held_because} Now, of 10 sent, 6 succeeded and 1 failed again; 3 not settled."
     )
 
 

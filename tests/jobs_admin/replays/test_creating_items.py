@@ -10,9 +10,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs_admin import replays, watch
-from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
-from jobs_admin.replays import freezing
+from jobs_admin.models import Failure, FrozenBatch, Group, Replay, ReplayItem
+from jobs_admin.replays import freezing, setting_aside
 from jobs_admin.replays.freezing import BATCH, FIRST
+from tests.kit.groups import group
 from tests.kit.people import ANN, BOB
 from tests.kit.replays import AT_ONCE, came_home, sent_all
 
@@ -123,6 +124,14 @@ def test_a_batch_is_created_once_however_many_take_it(shop, bury):
     freezing._create_batch_items(batch)
     replay.refresh_from_db()
     assert replay.items.count() == replay.planned == replay.total == FIRST + 50 and replay.taken == 0
+
+
+def test_jobs_without_an_item_are_of_other_groups_only_if_one_of_them_is(shop, bury):
+    replay = started(bury(FIRST + 50, group=group("one")))
+    of_one = [Group.objects.get().pk]
+    assert not setting_aside.has_others(replay, of_one) and setting_aside.has_others(replay, [])
+    Failure.objects.filter(pk=Failure.objects.latest("pk").pk).update(group=group("two"))
+    assert setting_aside.has_others(replay, of_one)
 
 
 def test_what_is_left_out_while_its_batch_is_being_created_stays_out(shop, bury):

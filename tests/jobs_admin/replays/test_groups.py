@@ -122,7 +122,7 @@ def test_all_off_is_refused_with_the_way_out(mixed):
     mixed(one=(2, {"error_type": "TypeError"}), two=(3, {"error_type": "KeyError"}))
     refused = refusal(lambda: replays.launch(ANN, query="queue:emails", reason="x"))
     assert refused.message == (
-        "None of the 5 can be replayed now: 5 in 2 excluded groups. Nothing was changed. "
+        "All 5 jobs are excluded: 5 in 2 excluded groups. Nothing was changed. "
         "Name the groups to exclude (without_groups); an empty list sends all."
     )
     assert not Replay.objects.exists()
@@ -198,6 +198,48 @@ def test_groups_that_failed_together_are_on_again_after_minutes_and_one_that_fai
     assert set(off()[0]) == {"alone", "one"}
 
 
+def test_single_jobs_that_an_operator_tried_do_not_end_an_outage_for_their_group(mixed):
+    made = mixed(**{f"g{n}": (6, {"ago": timedelta(minutes=6)}) for n in range(4)})
+    replayed(made.values(), [])
+    one, ids = made["g0"]
+    replayed([(one, ids[:1])], [])
+    assert off()[0] == {}
+    replayed([(one, ids[:5])], [])
+    assert set(off()[0]) == {"g0"}, "five jobs of a replay are evidence"
+
+
+def test_a_group_is_not_alone_in_a_replay_that_excluded_others(mixed):
+    made = mixed(one=(6, {"ago": timedelta(minutes=6)}), two=(6, {"ago": timedelta(minutes=6)}))
+    replayed([made["one"]], [], without_groups=[made["two"][0].pk])
+    assert off()[0] == {}
+
+
+def test_a_success_at_a_native_retry_is_one(mixed):
+    """Although the first attempt after sending failed."""
+    ago = {"ago": timedelta(minutes=6)}
+    made = mixed(one=(6, ago), two=(6, ago), third=(6, ago))
+    replayed([made["one"], made["two"]], [])
+    assert off()[0] == {}, "an outage"
+    ReplayItem.objects.filter(failure__group=made["two"][0]).update(state="succeeded")
+    assert list(off()[0]) == ["one"], "one of two groups is no outage"
+    ReplayItem.objects.update(state="succeeded")
+    Group.objects.update(last_seen=timezone.now() - timedelta(minutes=1))
+    assert off()[0] == {}
+
+
+def test_an_operator_of_one_source_has_the_prognosis_of_an_admin(mixed, bury):
+    one, ids = mixed(one=(6, {"ago": timedelta(minutes=6)}))["one"]
+    two = group("two", ago=timedelta(minutes=6))
+    replayed([(one, ids), (two, bury(6, source="web", group=two))], [])
+    for viewer in (ADMIN, Viewer("bob", {"shop": OPERATOR})):
+        assert prognosis.predict_groups(viewer, [one.pk], timezone.now()) == {}, viewer
+    Group.objects.update(last_seen=timezone.now() - timedelta(minutes=1))
+    found = prognosis.predict_groups(Viewer("bob", {"shop": OPERATOR}), [one.pk, two.pk], timezone.now())
+    assert [one.reason for one in found.values()] == [
+        "6 of 6 replayed in the last hour failed again; last failure 1 min ago"
+    ], "the counts are of visible jobs"
+
+
 @pytest.mark.parametrize(
     ("message", "is_off"),
     [
@@ -221,11 +263,22 @@ def test_a_group_that_was_refused_for_good_stays_off_also_after_an_outage(mixed,
 def test_what_was_replayed_lately_and_failed_again_is_off_unless_that_was_an_outage(mixed):
     made = mixed(down=(20, {}), again=(20, {"ago": timedelta(minutes=2)}))
     now = timezone.now()
-    replayed([made["again"]], [made["down"]])
-    assert off()[0] == {}, "nothing succeeded in it"
-    Replay.objects.update(succeeded=6)
+    replayed([made["again"]], [made["down"]], succeeded=6)
     assert off()[0] == {"again": "6 of 6 replayed in the last hour failed again; last failure 2 min ago"}
     ReplayItem.objects.update(first_at=now - timedelta(hours=2))
+    assert off()[0] == {}
+
+
+def test_a_group_that_was_replayed_alone_and_failed_again_stays_off(mixed):
+    """Retries may fail with another error first: the group of the final error counts."""
+    made = mixed(down=(20, {}), again=(20, {"ago": timedelta(minutes=13)}), other=(1, {}))
+    replayed([made["again"]], [])
+    assert off()[0] == {"again": "6 of 6 replayed in the last hour failed again; last failure 13 min ago"}
+    ReplayItem.objects.filter(n__lte=3).update(first_group=made["other"][0])
+    assert off()[0] == {}, "three of each, as far as is known"
+    ReplayItem.objects.update(failed_group=made["again"][0])
+    assert list(off()[0]) == ["again"]
+    Group.objects.filter(pk=made["again"][0].pk).update(state="resolved", resolved_at=timezone.now())
     assert off()[0] == {}
 
 

@@ -15,7 +15,6 @@ from jobs_admin.core import keys
 from jobs_admin.failures import triage
 from jobs_admin.models import DepthSample, Failure, Replay
 from jobs_admin.queues import sampling
-from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
 from tests.kit.network import Road
 from tests.kit.people import ANN
@@ -26,12 +25,8 @@ pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def node(tmp_path_factory):
-    if rabbitmq.server() is None:
-        pytest.skip(rabbitmq.HOW_TO_GET_IT)
-    running = rabbitmq.Node(tmp_path_factory.mktemp("rabbitmq")).start()
-    yield running
-    running.stop()
+def node(rabbit_host):
+    return rabbit_host
 
 
 @pytest.fixture
@@ -207,8 +202,10 @@ def test_jobs_for_a_queue_that_is_gone_stay_dead_and_the_reason_is_reported(node
 
 @pytest.mark.long("Runs workers on RabbitMQ and senders, and breaks connections or kills them.")
 @pytest.mark.sqlite
-def test_sender_store_and_web_are_killed_and_each_job_runs_once_or_is_uncertain(tmp_path):
-    with Havoc(tmp_path, jobs=300, rate=100, outcome_within_s=15, seed=5, on_rabbitmq=True) as havoc:
+def test_sender_store_and_web_are_killed_and_each_job_runs_once_or_is_uncertain(tmp_path, node):
+    with Connection(node.url) as connection:
+        connection.default_channel.queue_delete("emails")
+    with Havoc(tmp_path, jobs=300, rate=100, outcome_within_s=15, seed=5, on_rabbitmq=node.url) as havoc:
         found = havoc.run(kills=5)
     assert sum(found["kills"].values()) == 5
     assert (found["never_ran_and_not_uncertain"], found["ran_twice"]) == (0, 0), found

@@ -9,9 +9,10 @@ from django.utils import timezone
 
 from jobs_admin import replays
 from jobs_admin.core.refused import Refused
+from jobs_admin.db import audit
 from jobs_admin.models import Failure, Group, QueueCounter, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
-from jobs_admin.replays import previewing
+from jobs_admin.replays import preview_warnings, previewing
 from tests.kit.people import ANN, EVE
 
 pytestmark = pytest.mark.django_db
@@ -185,12 +186,33 @@ def test_a_partial_breakdown_shows_of_how_many(shop, bury, monkeypatch):
     assert of_kind.counted_over["queue"] == 4
 
 
+def test_after_a_restore_the_jobs_of_before_come_with_a_warning(shop, bury):
+    bury(2)
+    audit.record(ANN, preview_warnings.RESTORE_ACT, "desk", after={"made_at": "2026-11-20T00:00:00+00:00"})
+    (warning,) = (one for one in replays.preview(ANN).warnings if "restored" in one)
+    assert "Jobs that were replayed in between are shown as dead" in warning
+    Failure.objects.update(failed_at=timezone.now())
+    assert not any("restored" in one for one in replays.preview(ANN).warnings)
+
+
 def count_obstacle_queries(act):
     """Queries for the obstacles of an act: each time begins with the places of all that are dead."""
     with CaptureQueriesContext(connection) as queries:
         act()
     sql = [one["sql"] for one in queries if one["sql"].startswith("SELECT DISTINCT")]
-    return sum('"queue"' in one and '"task"' in one and "failurecount" in one for one in sql)
+    return sum("queue" in one and "task" in one and "failurecount" in one for one in sql)
+
+
+@pytest.mark.parametrize("blocked", [0, 4])
+@pytest.mark.parametrize(("sampled", "over"), [(2, 2), (3, None), (4, None)])
+def test_a_sample_knows_whether_it_has_all_jobs(shop, bury, monkeypatch, sampled, over, blocked):
+    bury(blocked, is_complete=False)
+    bury(3, tenant="acme")
+    monkeypatch.setattr(previewing, "SAMPLED", sampled)
+    for query in ("queue:emails", "queue:emails since:1d"):
+        seen = replays.preview(ANN, query=query)
+        assert (seen.replayable, seen.counted_over["tenant"]) == (3, over)
+        assert seen.by_tenant == [("acme", over or 3)]
 
 
 def test_a_start_goes_on_with_what_its_draft_counted(shop, bury):

@@ -17,7 +17,7 @@ from jobs_admin.core.refused import Refused
 from jobs_admin.groups import group_rules, regrouping
 from jobs_admin.models import Failure, Group, GroupRule, Replay
 from jobs_admin.models.access import ADMIN, Viewer
-from jobs_admin.replays import acts, approval, claiming, controlling, freezing, setting_aside
+from jobs_admin.replays import acts, claiming, controlling, freezing, rights, setting_aside
 from jobs_admin.replays.options import Options
 from tests.kit.people import ANN
 from tests.kit.replays import START, Steered, died_of
@@ -245,7 +245,7 @@ def test_all_jobs_of_a_group_that_is_brought_back_are_planned_also_where_no_outc
 
 def awaits_approval(ids, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(approval, "approval_reason", lambda *_: "large")
+        patch.setattr(rights, "approval_reason", lambda *_: "large")
         return replays.start(ANN, replays.draft(ANN, selection=ids, reason="x", options=Options(without_groups=())))
 
 
@@ -274,7 +274,7 @@ def test_a_job_that_was_taken_back_unrun_is_sent_by_the_replay_that_had_it_froze
     other = awaits_approval(ids, monkeypatch)
     quick = replays.start(ANN, replays.draft(ANN, selection=ids, reason="y"))
     replays.cancel(ANN, quick)
-    quick.items.update(sent_at=timezone.now(), outcome="taken back from its queue: it did not run")
+    quick.items.update(sent_at=timezone.now(), outcome="withdrawn from its queue before it ran")
     other = approved(other)
     assert (other.planned, other.taken) == (3, 0)
 

@@ -84,11 +84,13 @@ def test_a_message_that_is_refused_ends_its_item_and_no_other(shop, bury):
 def test_an_unreachable_source_is_reported_and_sending_goes_on_by_itself(shop, bury):
     replay = start_replay(bury(3))
     shop.reachable = False
+    before = time.monotonic()
     replays.send("one")
     assert counts(replay) == {"planned": 3}
     assert "unplugged" in replay.held_because and replay.state == "running"
     shop.reachable = True
     sender = sending._senders["one", os.getpid()]
+    assert sender._resting["shop"].until >= before + 0.5
     sender._resting.clear()
     sent_all()
     assert counts(replay) == {"sent": 3} and replay.held_because == ""

@@ -43,7 +43,7 @@ def store(engine):
 def worker(engine, store):
     running = RealWorker(engine.url, engine.url).start()
     yield running
-    running.stop()
+    running.kill()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from jobs_admin import replays
 from jobs_admin.models import DepthSample, ReplayItem
-from jobs_admin.replays.unreported import UNATTENDED_AFTER, find_unattended
+from jobs_admin.replays.outcomes import UNATTENDED_AFTER, find_unattended
 from tests.kit.replays import came_home, sent_all, start_replay
 
 pytestmark = pytest.mark.django_db

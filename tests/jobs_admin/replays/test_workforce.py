@@ -53,7 +53,9 @@ def test_a_preview_plays_the_replay_with_these_numbers(store, shop, bury):
     for pk in bury(40):
         attempted(pk, 0.5)
     Worker.objects.create(source="shop", name="w", boot="b", queues=["emails"], seen_at=NOW, concurrency=2)
-    played = replays.preview(ANN, pace={"rate": 100}, now=NOW).simulation
+    preview = replays.preview(ANN, pace={"rate": 100}, now=NOW)
+    assert preview.slowed_by[-1:] == ["The workers handle about 4 jobs/s: jobs that are sent faster wait in the queue."]
+    played = preview.simulation
     # Two at once of half a second each are four a second.
     assert played.as_planned.peak_per_second <= 5 and 9 <= played.as_planned.ends_after_s <= 12
     assert any("0.5 s" in text for text in played.assumptions) and any(

@@ -35,7 +35,7 @@ def custom(broker, store_engine):
         made.append(one.start())
     yield made
     for one in made:
-        one.stop()
+        one.kill()
 
 
 def marks_of(worker: RealWorker) -> Counter[str]:
@@ -147,4 +147,4 @@ def test_a_worker_with_beat_in_it_is_guarded_and_its_beat_is_not(broker, tmp_pat
         worker.wait(lambda: running(own_store.url), what="its sign of life")
         assert len(running(own_store.url)) == 1
     finally:
-        worker.stop()
+        worker.kill()

@@ -8,9 +8,9 @@ import pytest
 
 from jobs_admin.core.policy import parse
 from jobs_admin.worker.budget import GRANTED, REFUSED, Grant
+from jobs_admin.worker.deciding import decide
 from jobs_admin.worker.decision import AGAIN, DEAD, Decision
 from jobs_admin.worker.policies import Chosen
-from jobs_admin.worker.retrying import decide
 
 BUDGET = {"per_minute": 60, "burst": 1}
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
+from collections import Counter
+from random import Random
 
 import pytest
 import redis
@@ -12,6 +15,7 @@ import redis
 from jobs_admin.core import keys
 from jobs_admin.worker import delays as module
 from jobs_admin.worker.delays import Delays, Head, TooManyWait
+from tests.kit.endurance import times
 
 pytestmark = pytest.mark.server
 
@@ -139,6 +143,80 @@ def test_a_job_that_waits_again_while_it_is_claimed_is_not_finished_with_its_for
     delays.finish(claimed)
     assert [one.message for one in delays.claim()[0]] == [b"anew"]
     assert client.hlen(keys.due_jobs("shop")) == 1
+
+
+def test_a_repeated_call_adds_nothing_while_the_job_waits_is_claimed_or_has_left(delays, client):
+    message = head("a", idempotency_key="one")
+    assert delays.schedule(message, b"a", 0) and not delays.schedule(message, b"a", 0)
+    claimed, _ = delays.claim()
+    assert not delays.schedule(message, b"a", 0)
+    delays.give_back(claimed)
+    claimed, _ = delays.claim()
+    delays.finish(claimed)
+    assert not delays.schedule(message, b"a", 0) and delays.count() == 0
+    assert delays.schedule(head("a", idempotency_key="another"), b"a", 0)
+    delays.finish(delays.claim()[0])
+    assert sorted(client.zrange(keys.due_gone("shop"), 0, -1)) == [b"another", b"one"]
+    client.zincrby(keys.due_gone("shop"), -121_000, "one")
+    delays.finish(claimed)
+    assert client.zrange(keys.due_gone("shop"), 0, -1) == [b"another"]
+    assert 0 < client.pttl(keys.due_gone("shop")) <= 120_000
+
+
+def test_a_job_runs_once_however_often_and_late_its_delivery_is_put_aside_again(delays):
+    """Random histories: answers are lost, claims end or are given back, and what was published is put aside before its claim is finished."""
+    for seed in range(times(40, 2_000)):
+        random, runs, numbers = Random(seed), Counter(), itertools.count()
+        hand = [
+            (f"{seed}-{n}", f"{seed}:{next(numbers)}", False) for n in range(3)
+        ]  # job, idempotency key, whether its put-aside was lost
+        claims, published = [], []
+
+        def put_aside(is_lost: bool, hand=hand, random=random) -> None:
+            job, name, _ = hand.pop(random.randrange(len(hand)))
+            delays.schedule(head(job, idempotency_key=name), b"", 0)
+            if is_lost:
+                hand.append((job, name, True))
+
+        def publish(claim, seed=seed, hand=hand, numbers=numbers, published=published) -> None:
+            hand += [(one.head.job_id, f"{seed}:{next(numbers)}", False) for one in claim]
+            published.append(claim)
+
+        for _ in range(random.randint(5, 60)):
+            match random.choice(
+                ("taken", "lost", "run", "claim", "claim", "publish", "publish", "finish", "back", "end")
+            ):
+                case "taken" | "lost" as act if hand:
+                    put_aside(act == "lost")
+                case "run" if new := [one for one in hand if not one[2]]:
+                    hand.remove(new[0])
+                    runs[new[0][0]] += 1
+                case "claim":
+                    claims.append(delays.claim(most=random.randint(1, 3))[0])
+                case "publish" if claims:
+                    publish(claims.pop(random.randrange(len(claims))))
+                case "finish" if published:
+                    delays.finish(published.pop(random.randrange(len(published))))
+                case "back" if claims:
+                    delays.give_back(claims.pop())
+                case "end" if not published:  # a claim that ends after it was published is published twice
+                    claims.clear()
+                    pass_time(delays._client, module.LEASE_S)
+        for claim in published:
+            delays.finish(claim)
+        for claim in claims:
+            delays.give_back(claim)
+        while hand or delays.count():
+            for job, name, is_unanswered in [*hand]:
+                hand.remove((job, name, is_unanswered))
+                if is_unanswered:
+                    delays.schedule(head(job, idempotency_key=name), b"", 0)
+                else:
+                    runs[job] += 1
+            claim, _ = delays.claim()
+            publish(claim)
+            delays.finish(claim)
+        assert runs == Counter({f"{seed}-{n}": 1 for n in range(3)}), seed
 
 
 def test_whose_claim_ended_neither_finishes_nor_gives_back_what_another_has_claimed_since(delays, client):

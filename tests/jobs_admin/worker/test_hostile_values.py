@@ -84,7 +84,7 @@ class HostileReports:
                 self.entries = reports.xrange(keys.failures("shop"))
                 self.beat = json.loads(next(iter(reports.hvals(keys.workers("shop")))))
         finally:
-            self.worker.stop()
+            self.worker.kill()
             broker.stop()
             store.stop()
         self.reports = [(entry_id, fields, decode(fields)) for entry_id, fields in self.entries]

@@ -10,30 +10,15 @@ import pytest
 
 from jobs_admin import config
 from jobs_admin.core.envelope import UNREAD
-from tests.kit import rabbitmq
+from tests.kit.endurance import crossed
 from tests.kit.sources import forget_configuration
 from tests.rigs import kinds
 from tests.rigs.kinds import OnRabbitMQ, OnRedis
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
-TRIED = (
-    ("redis", "prefork", "early"),
-    ("redis", "prefork", "late"),
-    ("rabbitmq", "prefork", "early"),
-    ("rabbitmq", "prefork", "late"),
-    ("redis", "threads", "late"),
-    ("rabbitmq", "solo", "early"),
-)
-
-
-@pytest.fixture(scope="session")
-def node(tmp_path_factory):
-    if rabbitmq.server() is None:
-        pytest.skip(rabbitmq.HOW_TO_GET_IT)
-    running = rabbitmq.Node(tmp_path_factory.mktemp("rabbitmq")).start()
-    yield running
-    running.stop()
+# Of an ordinary run: each broker both ways, each pool once at least.
+USUAL = ("redis-prefork-early", "rabbitmq-prefork-late", "redis-threads-late", "rabbitmq-solo-early")
 
 
 @pytest.fixture
@@ -52,7 +37,11 @@ def broker(request, store, engine, settings, tmp_path):
 
 
 @pytest.mark.long("Starts a worker in which jobs fail in every way, and the next, in which they succeed.")
-@pytest.mark.parametrize(("broker", "pool", "acks"), TRIED, indirect=["broker"])
+@pytest.mark.parametrize(
+    ("broker", "pool", "acks"),
+    crossed(("redis", "rabbitmq"), kinds.POOLS, ("early", "late"), few=USUAL),
+    indirect=["broker"],
+)
 def test_every_kind_is_reported_once_byte_for_byte_and_recovers_when_it_is_fixed(broker, store, engine, pool, acks):
     late = acks == "late"
     for one in kinds.tried(broker, pool, late, engine.url, store):

@@ -14,9 +14,9 @@ from kombu.message import Message
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.worker.broker import Publisher
-from jobs_admin.worker.decision import AGAIN, Decision
+from jobs_admin.worker.decision import AGAIN, WAIT, Decision
 from jobs_admin.worker.delays import Delays, Head
-from jobs_admin.worker.later import Later, NotScheduled, closed_for, promote
+from jobs_admin.worker.later import Later, NotNow, NotScheduled, closed_for, promote
 from jobs_admin.worker.report import Origin
 
 pytestmark = pytest.mark.server
@@ -81,10 +81,10 @@ def test_an_answer_that_did_not_come_costs_the_jobs_of_the_next_second_and_no_mo
 
     def refused(job: str) -> float:
         """For how many seconds no one asks, at most."""
-        later._closed_until = 0.0  # that has passed
+        later._closings[False].until = 0.0  # that has passed
         with pytest.raises(NotScheduled, match="did not take it"):
             later.hold(request(job), Decision(AGAIN, "p@1", 60))
-        return later._closed_until - time.monotonic()
+        return later._closings[False].until - time.monotonic()
 
     try:
         place.kill()
@@ -92,11 +92,18 @@ def test_an_answer_that_did_not_come_costs_the_jobs_of_the_next_second_and_no_mo
         for longest in (2, 4, 5, 5):
             assert refused("b") <= longest
         place.start()
-        later._closed_until = 0.0
+        later._closings[False].until = 0.0
         later.hold(request("c"), Decision(AGAIN, "p@1", 60))
         assert delays.count() == 1
         place.kill()
         assert refused("d") <= 1  # from the beginning
+        later._closings[False].until = 0.0
+        with pytest.raises(NotScheduled, match="did not take it"):
+            later.hold(request("e"), Decision(WAIT, "", "paused", 60), is_paused=True)
+        place.start()
+        later.hold(request("f"), Decision(AGAIN, "p@1", 60))  # what cannot be put aside stops no retry
+        with pytest.raises(NotNow):
+            later.hold(request("e"), Decision(WAIT, "", "paused", 60), is_paused=True)
     finally:
         client.close()
         place.stop()

@@ -10,7 +10,7 @@ from celery.worker.request import Request, create_request_cls
 from kombu import Connection
 from kombu.transport.virtual import Message
 
-from jobs_admin.worker.consuming import Consuming
+from jobs_admin.worker.consuming import Consuming, fault
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.request import guarded
@@ -65,6 +65,19 @@ def test_nor_is_an_error_of_another_kind_blamed_on_a_message_that_has_a_fault(gu
     with pytest.raises(type(error)):
         consumer.create_task_handler()(delivered(id=[1]))
     assert not guard.store.spool.waiting
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"eta": 5}, "Its eta is no text."),
+        ({"stamped_headers": "a"}, "Its stamped_headers have another type than Celery's."),
+        ({"stamps": []}, "Its stamps have another type than Celery's."),
+        ({"stamps": {}, "stamped_headers": []}, ""),
+    ],
+)
+def test_the_fault_of_a_message_is_named(changes, text):
+    assert fault(delivered(**changes), TypeError("a bug")) == text
 
 
 @pytest.mark.parametrize("changes", [{"task": ["ok"]}, {"_body": "NQ=="}], ids=["a task", "a body"])

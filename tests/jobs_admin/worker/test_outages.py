@@ -17,6 +17,7 @@ from tests.kit.network import hanging
 from tests.kit.policies import policy, published
 from tests.kit.spool import spooled_bytes
 from tests.kit.streams import reports
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -32,10 +33,12 @@ def refused(store: Engine):
 
 @contextlib.contextmanager
 def killed(store: Engine):
-    """And back at once, from its append-only file."""
+    """And back at once, from its append-only file, to which it writes up to two seconds late where the disk is slow."""
     store.kill()
     store.start()
     yield
+    with redis.Redis.from_url(store.url) as client:
+        wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "its append-only file")
     store.kill()
     store.start()
 

@@ -9,30 +9,37 @@ import pytest
 
 from jobs_admin.core import keys
 from jobs_admin.core.pauses import UNTIL_RESUMED
+from tests.kit.endurance import crossed
 from tests.kit.pausing import unique
 from tests.kit.streams import reports
 
 pytestmark = pytest.mark.server
 
-WAYS = [("prefork", False), ("prefork", True), ("threads", False), ("solo", True)]
+BROKERS = ("redis", "amqp")
+WAYS = ("prefork-early", "prefork-late", "threads-early", "solo-late")
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
-    ("pool", "late_ack"), WAYS, ids=[f"{pool}-{'late' if late else 'early'}" for pool, late in WAYS]
+    ("shop", "way"),
+    crossed(BROKERS, WAYS, few=[*(f"redis-{way}" for way in WAYS), "amqp-prefork-early", "amqp-solo-late"]),
+    indirect=["shop"],
 )
-def test_what_was_fetched_and_has_not_started_goes_back_and_runs_once_after_the_resume(shop, pool, late_ack):
+def test_what_was_fetched_and_has_not_started_goes_back_and_runs_once_after_the_resume(shop, way):
     paused, other = unique("paused"), unique("other")
-    shop.work(queues=f"{paused},{other}", late_ack=late_ack, pool=pool)
-    shop.send(1, paused, 6.0)
+    pool, acks = way.split("-")
+    shop.work(queues=f"{paused},{other}", late_ack=acks == "late", pool=pool)
+    shop.send(1, paused, "the pause")
     shop.settle(lambda: shop.ran() == [0], "a job that runs")
     if pool != "solo":
-        shop.send(1, paused, 6.0)
+        shop.send(1, paused, "the pause")
         shop.settle(lambda: shop.ran() == [0, 1], "both places to be taken")
     waiting = shop.send(20, paused)
     time.sleep(0.5)  # some of them are fetched
     since = shop.pause(queues=[paused])
     if pool != "solo":  # whose consumer is busy with the job itself
         shop.settle(lambda: shop.queued(paused) == 20, "all that has not started to be back")
+    shop.worker.let("the pause")
     elsewhere = shop.send(3, other)
     shop.settle(lambda: set(elsewhere) <= set(shop.ran()), "the jobs of another queue")
     running = 1 if pool == "solo" else 2
@@ -43,9 +50,10 @@ def test_what_was_fetched_and_has_not_started_goes_back_and_runs_once_after_the_
     shop.publish()
     shop.settle(lambda: len(shop.read_notes("end")) == shop.sent, "all of them")
     if pool != "solo":
-        both = shop.send(2, paused, 3.0)
+        both = shop.send(2, paused, "both")
         shop.settle(lambda: {*both} <= {*shop.ran()}, "both places to be taken at the same time")
         assert not {n for _, n in shop.read_notes("end")} & {*both}
+        shop.worker.let("both")
         shop.settle(lambda: len(shop.read_notes("end")) == shop.sent, "both")
     assert sorted(shop.ran()) == list(range(shop.sent))
     if pool == "solo":  # one after the other: as they were sent
@@ -53,10 +61,12 @@ def test_what_was_fetched_and_has_not_started_goes_back_and_runs_once_after_the_
     assert {one.kind for one in reports(shop.engine)} <= {"success"}  # of what RabbitMQ delivered again
 
 
-@pytest.mark.parametrize("late_ack", [False, True], ids=["early", "late"])
-def test_a_job_whose_time_comes_while_its_queue_is_paused_waits_in_the_queue(shop, late_ack):
+@pytest.mark.parametrize(
+    ("shop", "acks"), crossed(BROKERS, ("early", "late"), few=("redis-early", "amqp-late")), indirect=["shop"]
+)
+def test_a_job_whose_time_comes_while_its_queue_is_paused_waits_in_the_queue(shop, acks):
     paused = unique("paused")
-    shop.work(queues=paused, late_ack=late_ack)
+    shop.work(queues=paused, late_ack=acks == "late")
     jobs = shop.send(6, paused, countdown=4)
     shop.settle(lambda: shop.worker.text().count("noted[") >= 6, "all of them in the worker's memory")
     since = shop.pause(queues=[paused])
@@ -69,6 +79,7 @@ def test_a_job_whose_time_comes_while_its_queue_is_paused_waits_in_the_queue(sho
     assert sorted(shop.ran()) == list(jobs)
 
 
+@pytest.mark.contract
 def test_a_worker_that_starts_or_reconnects_while_a_queue_is_paused_starts_nothing_of_it(shop):
     paused, other = unique("paused"), unique("other")
     shop.publish(queues={paused: UNTIL_RESUMED})
@@ -104,7 +115,10 @@ def test_a_worker_all_of_whose_queues_are_paused_lives_and_answers(shop):
     shop.settle(lambda: sorted(shop.ran()) == list(jobs), "all of them")
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("shop", "moment"), crossed(BROKERS, ("before", "after"), few=("redis-before", "amqp-after")), indirect=["shop"]
+)
 def test_a_worker_that_is_killed_in_the_midst_of_giving_back_loses_nothing_and_nothing_runs_twice(shop, moment):
     paused = unique("paused")
     dying = {"REAL_DIE_GIVING_BACK": f"{moment} 3", "REAL_VISIBILITY": "2"}
@@ -173,10 +187,13 @@ def test_an_access_list_that_lacks_the_pauses_leaves_the_switch_in_order(shop):
     shop.settle(lambda: "switched off" in shop.worker.text(), "the switch to be obeyed")
 
 
-@pytest.mark.parametrize("late_ack", [False, True], ids=["early", "late"])
-def test_a_paused_task_waits_without_an_attempt_and_others_of_its_queue_run(shop, late_ack):
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("shop", "acks"), crossed(BROKERS, ("early", "late"), few=("redis-late", "amqp-early")), indirect=["shop"]
+)
+def test_a_paused_task_waits_without_an_attempt_and_others_of_its_queue_run(shop, acks):
     queue = unique("shared")
-    shop.work(queues=queue, late_ack=late_ack)
+    shop.work(queues=queue, late_ack=acks == "late")
     since = shop.pause(tasks=["noted"])
     jobs = shop.send(20, queue)
     shop.worker.send("ok", "another", queue=queue)
@@ -228,12 +245,13 @@ def test_a_call_that_the_hub_dropped_is_made_again(shop):
 def test_hundreds_that_were_fetched_go_back_without_a_place_of_the_pool_being_lost(shop):
     paused, other = unique("paused"), unique("other")
     shop.work(queues=f"{paused},{other}", late_ack=True, concurrency=1, prefetch=600)
-    shop.send(1, paused, 3.0)
+    shop.send(1, paused, "the way back")
     shop.settle(lambda: shop.ran() == [0], "the place to be taken")
     waiting = shop.send(500, paused)
     shop.settle(lambda: shop.worker.text().count("received") > 400, "most of them to be fetched")
     shop.pause(queues=[paused])
     shop.settle(lambda: shop.queued(paused) == 500, "all of them to be back")
+    shop.worker.let("the way back")
     elsewhere = shop.send(5, other)
     shop.settle(lambda: set(elsewhere) <= set(shop.ran()), "the jobs of another queue")
     assert not {*shop.ran()} & {*waiting}
@@ -243,6 +261,7 @@ def test_hundreds_that_were_fetched_go_back_without_a_place_of_the_pool_being_lo
     assert sorted(shop.ran()) == list(range(shop.sent))
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("shop", ["amqp"], indirect=True)
 def test_a_queue_that_is_deleted_without_a_consumer_is_consumed_on_and_the_worker_reports_it(shop):
     queue = unique("temporary")

@@ -7,12 +7,16 @@ import time
 import pytest
 from kombu import Exchange
 
-from jobs_admin.core.pauses import UNTIL_RESUMED
+from jobs_admin.core import keys
+from jobs_admin.core.pauses import UNTIL_RESUMED, Pauses
 from tests.kit.celery import quorum_queue
+from tests.kit.endurance import crossed
+from tests.kit.partner import Partner
 from tests.kit.pausing import unique
+from tests.kit.policies import obeyed, policy
 
 pytestmark = pytest.mark.server
-CANNOT = "cannot put jobs of a paused task aside"
+CANNOT = "cannot put jobs aside that may not start"
 
 
 def test_jobs_that_cannot_be_put_aside_stay_in_hand_and_those_of_other_tasks_and_queues_run(shop):
@@ -37,6 +41,42 @@ def test_jobs_that_cannot_be_put_aside_stay_in_hand_and_those_of_other_tasks_and
     assert sorted(shop.ran()) == list(jobs)
 
 
+@pytest.mark.parametrize("shop", ["redis"], indirect=True)
+def test_jobs_of_a_paused_tenant_or_dependency_wait_aside_within_two_seconds_and_others_run(shop):
+    partner, queue = Partner(), unique("calls")
+
+    def call(n: int, tenant: str) -> None:
+        shop.worker.send("call", partner.place, n, queue=queue, kwargs={"tenant": tenant})
+
+    def ended() -> list[int]:
+        return sorted(n for _, n in shop.read_notes("end"))
+
+    try:
+        shop.work(queues=queue)
+        observed = policy("calls", "call*", mode="observe", breaker={"dependency": "partner"})
+        obeyed(shop.worker, shop.store_url, observed)
+        for pause, waiting in (
+            ({"tenants": {"acme": UNTIL_RESUMED}}, [0]),
+            ({"dependencies": {"partner": UNTIL_RESUMED}}, [2, 3]),
+        ):
+            shop.store.set(keys.pauses("shop"), Pauses(**pause).render())
+            time.sleep(2)
+            before = ended()
+            call(waiting[0], "acme")
+            call(waiting[0] + 1, "ibex")
+            shop.settle(lambda waiting=waiting: shop.due() == len(waiting), "it to wait")
+            shop.settle(
+                lambda waiting=waiting, before=before: len(ended()) == len(before) + 2 - len(waiting), "the other one"
+            )
+            assert not {*waiting} & {*ended()}
+            shop.publish()
+            shop.settle(lambda waiting=waiting: {*waiting} <= {*ended()}, "those that waited")
+        assert ended() == [0, 1, 2, 3]
+    finally:
+        partner.stop()
+
+
+@pytest.mark.contract
 @pytest.mark.parametrize("shop", ["amqp"], indirect=True)
 def test_a_quorum_queue_drops_no_job_that_cannot_be_put_aside(shop):
     queue = unique("quorum")
@@ -51,10 +91,13 @@ def test_a_quorum_queue_drops_no_job_that_cannot_be_put_aside(shop):
     assert sorted(shop.ran()) == list(jobs)
 
 
-@pytest.mark.parametrize("late_ack", [False, True], ids=["early", "late"])
-def test_a_job_of_which_it_is_unknown_whether_it_waits_is_not_given_back(shop, late_ack):
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("shop", "acks"), crossed(("redis", "amqp"), ("early", "late"), few=("redis-early", "amqp-late")), indirect=["shop"]
+)
+def test_a_job_of_which_it_is_unknown_whether_it_waits_is_not_given_back(shop, acks):
     queue = unique("shared")
-    shop.work(queues=queue, late_ack=late_ack, environment={"REAL_UNANSWERED": "2"})
+    shop.work(queues=queue, late_ack=acks == "late", environment={"REAL_UNANSWERED": "2"})
     shop.pause(tasks=["noted"])
     shop.send(1, queue)
     shop.settle(lambda: CANNOT in shop.worker.text(), "the answer to be lost")
@@ -65,7 +108,7 @@ def test_a_job_of_which_it_is_unknown_whether_it_waits_is_not_given_back(shop, l
     assert shop.ran() == [0]
 
 
-@pytest.mark.parametrize("shop", ["redis"], indirect=True)
+@pytest.mark.contract
 def test_a_job_that_waited_and_runs_again_is_not_put_aside_for_its_old_delivery(shop):
     queue = unique("shared")
     shop.work(queues=queue, late_ack=True, environment={"REAL_UNANSWERED": "4"})
@@ -109,6 +152,7 @@ def test_a_broadcast_job_runs_though_its_task_is_paused(shop):
     assert not {*waiting} & {*shop.ran()}
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("shop", ["amqp"], indirect=True)
 def test_a_resumed_quorum_queue_is_fetched_ahead_as_far_as_before(shop):
     """Jobs with an ETA, which the worker holds, must not count for its new consumer."""

@@ -102,6 +102,7 @@ class History:
         return ["noted"] if "task" in self.paused else []
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))
 def test_a_random_history_starts_nothing_in_a_pause_and_loses_nothing(shop, seed):
     history = History(shop, seed)

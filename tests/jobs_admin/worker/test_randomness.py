@@ -6,7 +6,7 @@ import os
 import random
 import struct
 
-from jobs_admin.worker.retrying import uniform
+from jobs_admin.worker.deciding import uniform
 
 CHILDREN, DRAWS = 8, 64
 

@@ -71,6 +71,24 @@ def test_every_preset_is_retried_with_its_own_gaps(shop):
         assert found[-1].escalate is (name == "payments")
 
 
+def test_a_job_of_celerys_first_protocol_keeps_its_own_retries(shop):
+    """The message has no place for a count of ours: no policy decides over the job, and its own retries go on."""
+    obeyed(
+        shop, shop.store_engine.url, policy("first", max_attempts=3, backoff={"kind": "fixed", "first_delay_s": 0.1})
+    )
+    second = shop.send("try")
+    shop.app.amqp.create_task_message, create = shop.app.amqp.as_task_v1, shop.app.amqp.create_task_message
+    try:
+        plain, own = shop.send("try"), shop.send("asks", 2, kwargs={"countdown": 0.1})
+    finally:
+        shop.app.amqp.create_task_message = create
+    wait_for_reports(shop, second, ["retry", "retry", "exception"])
+    (only,) = wait_for_reports(shop, plain, ["exception"])
+    assert (only.reason, only.policy) == ("", "")
+    found = shop.wait(lambda: of_job(shop.store_engine, own), what="the retry of the task itself")
+    assert found[0].kind == "retry" and not found[0].policy
+
+
 def test_a_live_edit_decides_the_next_attempt_and_each_attempt_names_its_version(shop):
     url = shop.store_engine.url
     old = obeyed(shop, url, policy("edited", max_attempts=50, backoff={"kind": "fixed", "first_delay_s": 0.3}))
@@ -332,7 +350,7 @@ def test_what_is_around_a_task_makes_way_for_that_of_the_next_worker_in_the_proc
     app = make_app("memory://")
     task = app.tasks["try"]
     run, retry = task.run, task.retry
-    first, second = (Retrying(Origin("shop", "", ()), None, None, None, None) for _ in range(2))
+    first, second = (Retrying(Origin("shop", "", ()), None, None, None, None, None) for _ in range(2))
     first.wrap(task)
     around = task.run
     second.wrap(task)

@@ -242,9 +242,48 @@ def test_a_file_that_is_just_being_made_is_no_one_elses_to_take(folder, monkeypa
 
 
 def test_the_directory_is_the_users_own_unless_configured(tmp_path):
-    assert directory_for("shop").name == "shop"
-    assert str(os.getuid()) in str(directory_for("shop"))
+    assert directory_for("shop").parent.name == f"redrive-spool-{os.getuid()}"
     assert directory_for("shop", str(tmp_path)) == tmp_path / "shop"
+
+
+def test_the_directory_is_of_one_store_whatever_its_password():
+    one = directory_for("shop", "", "redis://:secret@127.0.0.1:6379/0")
+    assert one.name.startswith("shop@") and "secret" not in str(one)
+    same = ("redis://127.0.0.1", "redis://ann:other@localhost:6379/0", "rediss://127.0.0.1:6379")
+    assert {directory_for("shop", "", url) for url in same} == {one}
+    others = ("redis://127.0.0.1:6380/0", "redis://127.0.0.1/1", "redis://10.0.0.5", "unix:///run/redis.sock", "")
+    assert len({one, *(directory_for("shop", "", url) for url in others)}) == 6
+
+
+def test_what_the_former_shared_folder_holds_is_taken_over_but_not_from_a_live_worker(unconfigured):
+    former, mine = unconfigured / "shop", directory_for("shop", "", "redis://127.0.0.1:1/0")
+    dead = Spool(former)
+    dead.append(entries("dead")[0])
+    dead.close()
+    (former / "policies.json").write_text("{}")
+    alive = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", LIVE_WORKER, str(former)], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
+    try:
+        assert alive.stdout.readline() == "held\n"
+        spool = Spool(mine, former=former)
+        spool.take_over_former()
+        assert (mine / "policies.json").read_text() == "{}"
+        assert drained(spool) == ["dead"] and len(list(former.glob("*.spool"))) == 1
+    finally:
+        alive.communicate("end")
+    assert drained(spool) == ["alive"] and not list(former.glob("*.spool"))
+
+
+LIVE_WORKER = """
+import sys
+from pathlib import Path
+from jobs_admin.worker.spool import Spool
+spool = Spool(Path(sys.argv[1]))
+spool.append({b"v": b"1", b"raw": b"alive"})
+print("held", flush=True)
+sys.stdin.read()
+"""
 
 
 def test_a_store_that_takes_none_costs_no_open_file_each_time_it_is_queried(folder):

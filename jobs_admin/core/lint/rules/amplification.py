@@ -1,4 +1,4 @@
-"""Retries that start together, or that multiply over layers."""
+"""Rules about retries that start together, or multiply across layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MANY_A_MINUTE = 100.0
 
 
 def busiest(case: Case, curve: Curve) -> tuple[float, str]:
-    """(jobs a minute, the queue) where this curve's jobs are most; a queue's jobs are shared out among its tasks."""
+    """Return (jobs/min, queue) where this curve has most jobs; a queue's jobs are divided among its tasks."""
     seen = []
     for source, queue in case.queues_of(curve):
         jobs = case.facts.per_minute.get((source, queue), 0.0)
@@ -52,7 +52,7 @@ def no_jitter_at_volume(case: Case) -> Iterator[Found]:
 
 
 def _failed(case: Case, curve: Curve) -> float:
-    """Attempts a minute that failed where jobs say themselves how they are retried; 0 where that is few, or not so."""
+    """Return the failed attempts per minute of jobs with their own retry options; 0 if few."""
     failed = (
         case.facts.failed_per_minute.get((curve.where.source, curve.where.queue), 0.0) if curve.by == OPTIONS else 0.0
     )
@@ -112,7 +112,7 @@ def _names(curves: list[Curve]) -> str:
     return ", ".join(sorted(curve.where.policy for curve in curves))
 
 
-TOO_MANY = 27  # three layers of three attempts
+TOO_MANY = 27  # three layers with three attempts each
 
 
 @rule(
@@ -144,7 +144,7 @@ def _quote_client(client: ClientRetries) -> str:
 
 
 def _attempts(known: Known) -> int:
-    """Return the attempts of the way of retrying that has most; 1 where none is bounded or none exists."""
+    """Return the highest number of attempts of any way to retry; 1 if none is limited or there is none."""
     ways = [curve.attempts for curve in known.curves if not known.replaced(curve)]
     if known.enforced is not None and known.enforced.retries:
         ways.append(known.enforced.max_attempts)

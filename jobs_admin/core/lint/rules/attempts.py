@@ -1,13 +1,16 @@
-"""Number of attempts: too few to outlive an outage, without end, or none; and settings without the effect that they name."""
+"""Rules about the number of attempts (too few for an outage, unlimited, none), and about settings without their
+effect.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from jobs_admin.core.backoff import Range
+from jobs_admin.core.figures import exact_duration
 from jobs_admin.core.lint.case import Case
 from jobs_admin.core.lint.curve import AUTORETRY
-from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule, span
+from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule
 
 
 @rule(
@@ -32,20 +35,20 @@ def gives_up_before_outage(case: Case) -> Iterator[Found]:
         worst = max(seen, key=lambda one: one.seconds, default=None)
         if worst is None:
             if total.longest_s < case.facts.outage_s:
-                yield Found(curve.where, f"{tried}, less than {span(case.facts.outage_s)}.", curve.quoted)
+                yield Found(curve.where, f"{tried}, less than {exact_duration(case.facts.outage_s)}.", curve.quoted)
         elif total.mean_s < worst.seconds:
             severity = HIGH if total.longest_s < worst.seconds else MEDIUM
             outage = (
                 f"on {worst.began:%-d %b %H:%M} UTC {worst.failed:,} attempts of {worst.queue} failed within about "
-                f"{span(worst.seconds)}, and {worst.succeeded or 'none'} succeeded"
+                f"{exact_duration(worst.seconds)}, and {worst.succeeded or 'none'} succeeded"
             )
             yield Found(curve.where, f"{tried}; {outage}.", curve.quoted, severity)
 
 
 def _lasts(total: Range) -> str:
     if total.longest_s == total.shortest_s:
-        return span(total.longest_s)
-    return f"{span(total.mean_s)} on average and {span(total.longest_s)} at most"
+        return exact_duration(total.longest_s)
+    return f"{exact_duration(total.mean_s)} on average and {exact_duration(total.longest_s)} at most"
 
 
 @rule(
@@ -90,7 +93,7 @@ def backoff_above_its_cap(case: Case) -> Iterator[Found]:
     for curve in case.of_tasks:
         task = curve.task
         if task is not None and curve.by == AUTORETRY and int(task.retry_backoff) > task.retry_backoff_max:
-            wanted, cap = span(int(task.retry_backoff)), span(task.retry_backoff_max)
+            wanted, cap = exact_duration(int(task.retry_backoff)), exact_duration(task.retry_backoff_max)
             yield Found(
                 curve.where, f"The first wait is set to {wanted}, but no wait is longer than {cap}.", curve.quoted
             )
@@ -129,8 +132,10 @@ def soft_limit_never_fires(case: Case) -> Iterator[Found]:
         soft, hard = task.soft_time_limit, task.time_limit
         if soft and hard and soft >= hard:
             yield Found(
-                where, f"Soft after {span(soft)}, killed after {span(hard)}.", f"soft_time_limit={soft:g}, time_limit={hard:g}"
-            )  # fmt: skip
+                where,
+                f"Soft after {exact_duration(soft)}, killed after {exact_duration(hard)}.",
+                f"soft_time_limit={soft:g}, time_limit={hard:g}",
+            )
 
 
 @rule(

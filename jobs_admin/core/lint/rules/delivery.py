@@ -1,19 +1,20 @@
-"""Waits, limits and queues that the broker cannot handle, and jobs that kill their worker and are delivered again.
+"""Rules about delays, limits and queues that the broker cannot handle, and about crashing jobs that are redelivered.
 
-Only Celery's own waits are judged: a policy's wait is in Redis, not in a worker.
+Only Celery's own delays are examined: jobs delayed by a policy wait in Redis, not in a worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from jobs_admin.core.figures import exact_duration
 from jobs_admin.core.lint.case import Case, Known
 from jobs_admin.core.lint.configuration import Configuration, Where
 from jobs_admin.core.lint.curve import Curve
-from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule, span
+from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule
 
 SEVERAL_MINUTES_S = 600.0  # Celery's own default of retry_backoff_max
-MANY_WAITING = 2_000  # 17 MB of a worker, at the 8.5 kB that each of 20,000 took when we measured it
+MANY_WAITING = 2_000  # 17 MB of a worker, at the measured 8.5 kB for each of 20,000
 CONSUMER_TIMEOUT_S = 1_800.0  # RabbitMQ's default since 3.8.17
 
 
@@ -37,8 +38,8 @@ def delay_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
             if wait.longest_s >= app.visibility_timeout:
                 how = "up to " if wait.longest_s > wait.shortest_s else ""
                 evidence = (
-                    f"The wait after attempt {attempt} is {how}{span(wait.longest_s)}; visibility_timeout is "
-                    f"{span(app.visibility_timeout)}."
+                    f"The wait after attempt {attempt} is {how}{exact_duration(wait.longest_s)}; visibility_timeout is "
+                    f"{exact_duration(app.visibility_timeout)}."
                 )
                 yield Found(curve.where, evidence, curve.quoted)
                 break
@@ -60,7 +61,8 @@ def delay_beyond_consumer_timeout(case: Case) -> Iterator[Found]:
         app = curve.found.app if curve.found else None
         if app and app.broker == "amqp" and curve.waits_in_worker and curve.longest_wait_s >= CONSUMER_TIMEOUT_S:
             evidence = (
-                f"Waits are up to {span(curve.longest_wait_s)}; the default timeout is {span(CONSUMER_TIMEOUT_S)}."
+                f"Waits are up to {exact_duration(curve.longest_wait_s)}; "
+                f"the default timeout is {exact_duration(CONSUMER_TIMEOUT_S)}."
             )
             yield Found(curve.where, evidence, curve.quoted)
 
@@ -79,7 +81,9 @@ def limit_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
         found, task, where = known.found, known.task, known.where
         timeout = found.app.visibility_timeout
         if timeout is not None and task.acks_late and task.time_limit and task.time_limit > timeout:
-            evidence = f"A job may run for {span(task.time_limit)}; visibility_timeout is {span(timeout)}."
+            evidence = (
+                f"A job may run for {exact_duration(task.time_limit)}; visibility_timeout is {exact_duration(timeout)}."
+            )
             yield Found(where, evidence, f"acks_late=True, time_limit={task.time_limit:g}")
 
 
@@ -100,7 +104,7 @@ def waits_in_worker_memory(case: Case) -> Iterator[Found]:
         if not curve.waits_in_worker or curve.longest_wait_s <= SEVERAL_MINUTES_S:
             continue
         waiting = _waiting(case, curve)
-        evidence = f"Retries wait up to {span(curve.longest_wait_s)} in a worker."
+        evidence = f"Retries wait up to {exact_duration(curve.longest_wait_s)} in a worker."
         if waiting >= MANY_WAITING:
             worst = case.facts.failed_per_minute[curve.where.source, curve.where.queue]
             evidence += (
@@ -113,7 +117,7 @@ def waits_in_worker_memory(case: Case) -> Iterator[Found]:
 
 
 def _waiting(case: Case, curve: Curve) -> float:
-    """Jobs that would wait together at the worst rate of failures, shared out among the tasks of the queue."""
+    """Return the number of jobs delayed at once at the worst failure rate, divided among the queue's tasks."""
     place = curve.where.source, curve.where.queue
     rate = case.facts.failed_per_minute.get(place, 0.0) / case.tasks_in(*place)
     return rate * max(wait.mean_s for wait in curve.waits) / 60
@@ -136,7 +140,7 @@ def visibility_timeouts_differ(case: Case) -> Iterator[Found]:
             seen.setdefault(found.app.visibility_timeout, []).append(found)
     for seen in by_broker.values():
         if len(seen) > 1:
-            listed = ", ".join(f"{span(timeout)} in {_whose(seen[timeout])}" for timeout in sorted(seen))
+            listed = ", ".join(f"{exact_duration(timeout)} in {_whose(seen[timeout])}" for timeout in sorted(seen))
             for source in sorted({found.source for founds in seen.values() for found in founds}):
                 yield Found(Where(source), f"visibility_timeout: {listed}.")
 
@@ -160,9 +164,7 @@ def _whose(found: list[Configuration]) -> str:
 def prefetch_without_bound(case: Case) -> Iterator[Found]:
     for found in case.found:
         if found.app.prefetch_multiplier == 0 and found.app.visibility_timeout is not None:
-            evidence = (
-                f"One worker may fetch the entire queue; visibility_timeout is {span(found.app.visibility_timeout)}."
-            )
+            evidence = f"One worker may fetch the entire queue; visibility_timeout is {exact_duration(found.app.visibility_timeout)}."
             yield Found(Where(found.source), evidence, "worker_prefetch_multiplier=0")
 
 

@@ -1,4 +1,4 @@
-"""Errors that no retry can fix, and servers that say when to come back."""
+"""Rules about errors that retries cannot fix, and about delays requested by servers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jobs_admin.core.lint.finding import HIGH, MEDIUM, Found, count, rule
 from jobs_admin.core.matching import class_of, matches
 from jobs_admin.core.policy import PERMANENT, RATE_LIMITED, Policy
 
-# What says that the code, or what it was given, is wrong: the same call fails the same way again.
+# Errors in the code or its input: the same call fails the same way again.
 PROGRAMMING = (
     "TypeError", "AttributeError", "NameError", "UnboundLocalError", "NotImplementedError", "AssertionError",
     "ImportError", "ModuleNotFoundError", "SyntaxError", "IndexError", "KeyError", "ZeroDivisionError",
     "UnicodeDecodeError", "UnicodeEncodeError", "ValueError",
 )  # fmt: skip
-# Classes that catch some of those, or all.
+# Classes that include some or all of those.
 _CATCH_ALL = ("Exception", "BaseException")
 _CATCH_SOME = (*PROGRAMMING, "LookupError", "ArithmeticError", "UnicodeError")
 
@@ -32,7 +32,7 @@ _CATCH_SOME = (*PROGRAMMING, "LookupError", "ArithmeticError", "UnicodeError")
     "policy in force classes no error as permanent. Severity is high if the stored failures of the task have "
     "such errors.",
     fix="Name temporary errors (`ConnectionError`, `TimeoutError`, the client's own errors) in `autoretry_for`, "
-    "others in `dont_autoretry_for`; in a policy, class such errors as permanent.",
+    "the others in `dont_autoretry_for`. In a policy, class the others as permanent.",
     source="Celery, Automatic retry for known exceptions",
 )
 def retries_permanent_errors(case: Case) -> Iterator[Found]:
@@ -58,7 +58,7 @@ def _names_permanent(policy: Policy) -> bool:
 
 
 def _find_programming_errors(case: Case, place: tuple[str, str], caught: list[str]) -> dict[str, int]:
-    """Programming errors of a task among its failures, of those that are caught."""
+    """Return a task's programming errors among the caught ones in its failures."""
     takes_all = any(name in _CATCH_ALL for name in caught)
     errors = case.facts.errors.get(place, {})
     return {name: errors[name] for name in PROGRAMMING if errors.get(name) and (takes_all or name in caught)}

@@ -1,4 +1,7 @@
-"""The check of exponential backoff: waits at least double, up to a cap of at most ten minutes. Each configuration has a verdict."""
+"""Check of exponential backoff: delays at least double, up to a cap of at most ten minutes.
+
+One verdict per configuration.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from jobs_admin.core.figures import exact_duration
 from jobs_admin.core.lint.case import Case
 from jobs_admin.core.lint.configuration import Where
 from jobs_admin.core.lint.curve import (
@@ -21,9 +25,10 @@ from jobs_admin.core.lint.curve import (
     Curve,
     doubles,
 )
-from jobs_admin.core.lint.finding import HIGH, Found, listed, rule, span
+from jobs_admin.core.lint.finding import HIGH, Found, listed, rule
 
-ID = "sending-pipeline-infrastructure.retry-error-handling.exponential-backoff"  # as AuditBuffet names the check: https://auditbuffet.com/patterns/ab-002450
+# AuditBuffet's id of the check: https://auditbuffet.com/patterns/ab-002450
+ID = "sending-pipeline-infrastructure.retry-error-handling.exponential-backoff"
 LONGEST_CAP_S = 600.0  # "no more than 600 seconds (10 minutes)"
 PASS, FAIL, NOT_APPLICABLE, UNDECIDED = "pass", "fail", "not applicable", "cannot tell"
 VERDICTS = (PASS, FAIL, NOT_APPLICABLE, UNDECIDED)
@@ -31,10 +36,10 @@ VERDICTS = (PASS, FAIL, NOT_APPLICABLE, UNDECIDED)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of the check for one configuration of retries."""
+    """Result of the check for one retry configuration."""
 
     where: Where
-    by: str  # policy, autoretry_for, self.retry, job options; "" for a task that is not retried
+    by: str  # policy, autoretry_for, self.retry, job options; "" for a task without retries
     kind: str  # one of curve.KINDS
     quoted: str
     verdict: str
@@ -43,10 +48,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The check over everything: its verdicts, the failed first, and how many configurations are of each kind."""
+    """Result of the check for everything: verdicts, failed first, and the number of configurations per kind."""
 
     verdicts: tuple[Verdict, ...]
-    kinds: dict[str, int]  # of those that retry, in the order of curve.KINDS
+    kinds: dict[str, int]  # of configurations with retries, in the order of curve.KINDS
 
     def count(self, verdict: str) -> int:
         return sum(one.verdict == verdict for one in self.verdicts)
@@ -87,7 +92,7 @@ def _judge(curve: Curve) -> tuple[str, str]:
     if curve.kind == IMMEDIATE:
         return FAIL, "Retries are immediate."
     if curve.kind == FIXED:
-        return FAIL, f"Every wait is the same: {span(curve.envelope[0])}."
+        return FAIL, f"Every wait is the same: {exact_duration(curve.envelope[0])}."
     if curve.kind == LINEAR:
         return FAIL, f"Waits grow by the same step: {waits}."
     growing = [wait for wait in curve.envelope if curve.cap_s is None or wait < curve.cap_s]
@@ -96,19 +101,21 @@ def _judge(curve: Curve) -> tuple[str, str]:
     if curve.cap_s is None:
         return FAIL, f"Waits double ({waits}), but no cap is set."
     if curve.cap_s > LONGEST_CAP_S:
-        return FAIL, f"Waits double up to {span(curve.cap_s)}, above {span(LONGEST_CAP_S)}."
-    return PASS, f"Waits at least double ({waits}), up to {span(curve.cap_s)}."
+        return FAIL, f"Waits double up to {exact_duration(curve.cap_s)}, above {exact_duration(LONGEST_CAP_S)}."
+    return PASS, f"Waits at least double ({waits}), up to {exact_duration(curve.cap_s)}."
 
 
 def _without_cap(curve: Curve) -> tuple[str, str]:
-    """Judge an exponential backoff of BullMQ, which has no cap to set: its attempts end the waits."""
+    """Return the verdict and reason for BullMQ's exponential backoff, which has no cap setting: the number of
+    attempts limits it.
+    """
     waits, last = listed(curve.waits), curve.longest_wait_s
     if last > LONGEST_CAP_S:
         return (
             FAIL,
-            f"Waits double ({waits}) without a cap: the last is {span(last)}, above {span(LONGEST_CAP_S)}.",
+            f"Waits double ({waits}) without a cap: the last is {exact_duration(last)}, above {exact_duration(LONGEST_CAP_S)}.",
         )
-    return PASS, f"Waits double ({waits}); the last is {span(last)}."
+    return PASS, f"Waits double ({waits}); the last is {exact_duration(last)}."
 
 
 def _replaced(curve: Curve, policy: str) -> Verdict:

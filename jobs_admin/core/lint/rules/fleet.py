@@ -1,4 +1,6 @@
-"""Differences between workers, and policies that reach none of them."""
+"""Rules about differences between workers, policies that match no worker, and breakers that hold too much or lose
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -120,3 +122,33 @@ def policy_matches_nothing(case: Case) -> Iterator[Found]:
         if covered and is_complete and not case.queues_of(curve):
             names = ", ".join(sorted({found.source for found in covered}))
             yield Found(curve.where, f"No live worker of {names} has registered a task that the policy matches.")
+
+
+@rule(
+    "breaker-for-all-tasks",
+    MEDIUM,
+    title="A breaker for all tasks",
+    why="A policy for all tasks has one breaker for every dependency of them: an outage of one holds jobs that do not "
+    "use it, and an outage that concerns few jobs is not noticed among the others.",
+    fix="Publish a policy for each dependency, with the tasks that call it in `match.task`.",
+    source="docs/policies.md, Breakers",
+)
+def breaker_for_all_tasks(case: Case) -> Iterator[Found]:
+    for policy in case.policies:
+        if policy.breaker is not None and policy.match.task == "*" and policy.match.queue == "*":
+            yield Found(Where(policy=policy.name), "The policy matches every task and queue.", "breaker, match.task: *")
+
+
+@rule(
+    "breaker-without-retries",
+    LOW,
+    title="A breaker whose first failures are final",
+    why="The failures that open a breaker (about 9 to 20) are ordinary failed attempts. With `max_attempts: 1` these jobs "
+    "are dead; only later ones are held.",
+    fix="Allow at least two attempts, or leave retries to the task (`retries: false`).",
+    source="docs/policies.md, Breakers",
+)
+def breaker_without_retries(case: Case) -> Iterator[Found]:
+    for policy in case.policies:
+        if policy.breaker is not None and policy.retries and policy.max_attempts == 1:
+            yield Found(Where(policy=policy.name), "The policy allows one attempt.", "breaker, max_attempts: 1")

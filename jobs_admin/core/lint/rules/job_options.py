@@ -1,13 +1,14 @@
-"""Options of jobs in their queues: options without effect, and those that lose dead letters."""
+"""Rules about options of queued jobs: options without effect, and options that lose dead letters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from jobs_admin.core.figures import exact_duration
 from jobs_admin.core.lint.case import Case
 from jobs_admin.core.lint.configuration import Where
 from jobs_admin.core.lint.curve import Curve
-from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule, span
+from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule
 from jobs_admin.core.lint.options import NONE, Options, SampledQueue
 
 A_QUARTER_MIN = 15.0
@@ -65,7 +66,7 @@ def fewer_stored(case: Case) -> Iterator[Found]:
             )
             yield Found(curve.where, evidence, curve.quoted, MEDIUM)
         elif options.keeps_s is not None and options.keeps_s < A_DAY_S and options.keeps != 0:
-            evidence = f"Dead letters are deleted after {span(options.keeps_s)}. {curve.seen}."
+            evidence = f"Dead letters are deleted after {exact_duration(options.keeps_s)}. {curve.seen}."
             yield Found(curve.where, evidence, curve.quoted, LOW)
 
 

@@ -1,11 +1,12 @@
-"""Data that is forgotten before the last attempt, or before it can be replayed."""
+"""Rules about data that expires before the last attempt, or before it can be replayed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from jobs_admin.core.figures import exact_duration
 from jobs_admin.core.lint.case import Case
-from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, rule, span
+from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, rule
 
 A_DAY_S = 86_400.0  # Celery's default of result_expires
 
@@ -29,10 +30,10 @@ def results_too_short_to_replay(case: Case) -> Iterator[Found]:
         total = curve.total()
         quoted = f"result_expires={app.result_expires:g}"
         if total is not None and total.longest_s >= app.result_expires:
-            evidence = f"Results expire after {span(app.result_expires)}; retries take up to {span(total.longest_s)}."
+            evidence = f"Results expire after {exact_duration(app.result_expires)}; retries take up to {exact_duration(total.longest_s)}."
             yield Found(curve.where, evidence, quoted, MEDIUM)
         elif app.result_expires < A_DAY_S:
-            yield Found(curve.where, f"Results expire after {span(app.result_expires)}.", quoted)
+            yield Found(curve.where, f"Results expire after {exact_duration(app.result_expires)}.", quoted)
 
 
 @rule(
@@ -48,5 +49,5 @@ def expires_before_retries_end(case: Case) -> Iterator[Found]:
     for curve in case.of_tasks:
         task, total = curve.task, curve.total()
         if task is not None and task.expires and total is not None and total.mean_s >= task.expires:
-            evidence = f"Jobs expire after {span(task.expires)}; retries take {span(total.mean_s)} on average."
+            evidence = f"Jobs expire after {exact_duration(task.expires)}; retries take {exact_duration(total.mean_s)} on average."
             yield Found(curve.where, evidence, f"expires={task.expires:g}")

@@ -1,4 +1,5 @@
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 IS_MOUNTED = os.environ.get("FOREIGN") == "mounted"
@@ -18,6 +19,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    *(name for name in ("django_tasks", "django_tasks_db") if find_spec(name)),
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

@@ -43,7 +43,7 @@ def of_call(countdown: str | None, **task) -> tuple[str, str]:
         ({"backoff": {"kind": "fixed", "first_delay_s": 0}}, "immediate", FAIL, "Retries are immediate."),
         # "or linear"
         ({"backoff": {"kind": "linear", "first_delay_s": 30}, "cap_s": 600}, "linear", FAIL,
-         "Waits grow by the same step: 30 s, 60 s, 90 s, 2 min."),
+         "Waits grow by the same step: 30 s, 1 min, 1 min 30 s, 2 min."),
         ({"backoff": EXPONENTIAL | {"factor": 1.9}, "cap_s": 600}, "exponential", FAIL, None),
         ({"backoff": {"kind": "table", "delays_s": [5, 60, 600]}}, "table", PASS, None),
         ({"backoff": {"kind": "table", "delays_s": [5, 9, 600]}}, "table", FAIL, None),

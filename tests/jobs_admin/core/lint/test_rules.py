@@ -97,6 +97,7 @@ def test_each_rule_is_tried_here():
         "one-crash-is-two-starts", "limit-adds-retries",
         "keeps-what-comes-back", "permanent-by-word-only", "dead-letters-dropped-at-once", "fewer-dead-letters-kept-than-die",
         "backoff-without-attempts", "backoff-without-strategy", "no-priority-goes-first", "dead-letters-go-first",
+        "breaker-for-all-tasks", "breaker-without-retries",
     }  # fmt: skip
     assert here == set(lint.RULES)
 
@@ -327,6 +328,18 @@ def test_keeping_jobs_that_come_back_by_themselves_is_reported_and_keeping_other
     assert "keeps-what-comes-back" not in ids(one(**enforced), one(early, **enforced), policies=[keeping])
     assert "keeps-what-comes-back" not in ids(policies=[keeping])
     assert "keeps-what-comes-back" not in ids(one(**enforced), policies=[GOOD_POLICY])
+
+
+def test_a_breaker_holds_what_one_dependency_needs_and_has_a_second_attempt():
+    good = GOOD_POLICY | {"breaker": {}}
+    every = good | {"match": {}}
+    assert "breaker-for-all-tasks" in ids(policies=[every])
+    assert "breaker-for-all-tasks" not in ids(policies=[GOOD_POLICY | {"match": {}}])
+    assert "breaker-for-all-tasks" not in ids(policies=[good])
+    assert "breaker-without-retries" in ids(policies=[good | {"max_attempts": 1}])
+    assert "breaker-without-retries" not in ids(
+        policies=[{"name": "only", "match": good["match"], "breaker": {}}, good]
+    )
 
 
 # -- options of jobs that lie in queues -------------------------------------------------------------------------------

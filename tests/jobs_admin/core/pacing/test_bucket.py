@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs_admin.core.pacing import Bucket
+from tests.kit.endurance import times
 
 rates = st.floats(0.001, 100_000)
 
@@ -29,13 +30,13 @@ def most_in_a_second(sent):
     return most
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(75, 300))
 @given(rates, st.lists(st.one_of(st.floats(0, 0.05), st.floats(0, 3), st.just(0.0)), max_size=80))
 def test_no_second_ever_holds_more_than_the_rate_allows(rate, pauses):
     assert most_in_a_second(sendings(rate, pauses)) <= 1.05 * rate + 3
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(75, 300))
 @given(
     rates,
     st.lists(
@@ -53,7 +54,7 @@ def test_calls_that_take_long_never_make_a_bunch_where_the_jobs_arrive(rate, cal
     assert most_in_a_second(sent) <= 1.05 * rate + 3
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(75, 300))
 @given(rates, rates, st.lists(st.floats(0, 1), min_size=2, max_size=40))
 def test_changing_the_rate_never_bunches(first, second, pauses):
     now, sent = 0.0, []
@@ -106,7 +107,7 @@ def test_without_a_rate_everything_goes():
     assert Bucket(None, 0.0).take(45_000, 0.0) == 45_000
 
 
-@settings(max_examples=200)
+@settings(max_examples=times(50, 200))
 @given(
     rates,
     st.floats(0.01, 1),
@@ -146,7 +147,7 @@ def test_waiting_the_announced_time_is_enough_with_jitter_too(rate, seed):
         assert bucket.take(1, now) == 1
 
 
-@settings(max_examples=200)
+@settings(max_examples=times(50, 200))
 @given(
     st.lists(st.tuples(rates, st.floats(0, 1.5), st.none() | st.floats(0, 1)), min_size=1, max_size=60),
     st.floats(0, 1),

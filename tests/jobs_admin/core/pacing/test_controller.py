@@ -69,7 +69,7 @@ def test_a_canary_that_fails_holds_and_reports_with_what():
     verdict = steering(failed=4, group=7, is_same_group=True)
     assert verdict.state == "held" and verdict.may_send == steering.sent
     assert verdict.because.sentence("TimeoutError at pay.charge") == (
-        "6 of 10 canary jobs failed again with TimeoutError at pay.charge. This replay stops when clearly more than 30% fail again."
+        "6 of 10 canary jobs failed again with TimeoutError at pay.charge. This replay stops when clearly more than 30 % fail again."
     )
     assert verdict.because.group == 7 and verdict.because.is_same_group
     assert steering().because == verdict.because
@@ -104,7 +104,7 @@ def test_six_of_ten_trip_a_steady_replay():
     verdict = steering(failed=3, group=2)
     assert verdict.state == "held" and verdict.because.kind == "failing"
     assert verdict.because.sentence("X") == (
-        "6 of the last 10 jobs failed again, 3 of them with X. This replay stops when clearly more than 30% fail again."
+        "6 of the last 10 jobs failed again, 3 of them with X. This replay stops when clearly more than 30 % fail again."
     )
 
 
@@ -150,7 +150,7 @@ def test_a_canary_without_news_is_held():
     steering(send=10)
     states = [steering().state for _ in range(70)]
     assert states.index("held") in range(55, 65)
-    assert steering().because.sentence() == "10 jobs were sent and no outcome was reported for 60 s."
+    assert steering().because.sentence() == "10 jobs were sent and no outcome was reported for 1 min."
 
 
 def test_nothing_more_is_sent_into_a_queue_that_reports_nothing():
@@ -247,7 +247,7 @@ def test_a_total_outage_holds_within_twenty_jobs_in_every_state(state, rate):
     while (verdict := steering(send=1, failed=1, group=1)).state != "held":
         failed += 1
         assert failed < 20
-    assert verdict.because.kind in ("canary", "failing") and verdict.because.sentence().endswith("30% fail again.")
+    assert verdict.because.kind in ("canary", "failing") and verdict.because.sentence().endswith("30 % fail again.")
 
 
 def test_what_fails_at_the_lowest_rate_never_becomes_usual_above_the_stop_share():

@@ -61,13 +61,13 @@ def test_the_commonest_group_is_named_and_whether_they_had_died_of_it():
         (Evidence("canary", failed=6, judged=10, in_group=4), "6 of 10 canary jobs failed again, 4 of them with X."),
         (
             Evidence("failing", failed=80, judged=200, limit=0.3, in_group=80),
-            "80 of the last 200 jobs failed again with X. This replay stops when clearly more than 30% fail again.",
+            "80 of the last 200 jobs failed again with X. This replay stops when clearly more than 30 % fail again.",
         ),
         (
             Evidence("new_groups", failed=60, judged=200, in_group=60),
             "60 of the last 200 jobs failed in a way not seen before with X.",
         ),
-        (Evidence("no_news", unsettled=1, seconds=60), "1 job was sent and no outcome was reported for 60 s."),
+        (Evidence("no_news", unsettled=1, seconds=60), "1 job was sent and no outcome was reported for 1 min."),
         (
             Evidence("not_draining", unsettled=1200, seconds=300),
             "1,200 jobs were sent and none has settled for 5 min: the queue is not draining.",
@@ -82,7 +82,7 @@ def test_the_commonest_group_is_named_and_whether_they_had_died_of_it():
         ),
         (
             Evidence("slower", runtime_s=0.9, usual_s=0.3, rate=12.5, to_rate=10.6),
-            "Jobs take 0.9 s rather than 0.3 s at 12.5/s: slowed down to 10.6/s.",
+            "Jobs take 0.9 s rather than 0.3 s at 12/s: slowed down to 11/s.",
         ),
     ],
 )

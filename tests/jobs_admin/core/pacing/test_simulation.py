@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs_admin.core.pacing import estimate, outlook, parse, settled, simulate, simulation
+from tests.kit.endurance import times
 
 
 def test_the_estimate_counts_the_gaps_between_jobs():
@@ -51,7 +52,7 @@ def test_workers_that_cannot_keep_up_make_jobs_wait():
     assert planned_rates.longest_wait_s <= 2.1 and planned_rates.ends_after_s == pytest.approx(121, rel=0.05)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(20, 40), deadline=None)
 @given(
     st.integers(1, 60_000),
     st.sampled_from(

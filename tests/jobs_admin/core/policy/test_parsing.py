@@ -25,6 +25,7 @@ from jobs_admin.core.policy import (
 )
 from jobs_admin.core.policy.shape import OF_RETRIES
 from jobs_admin.core.refused import Refused
+from tests.kit.endurance import times
 from tests.kit.policy_documents import CASES, COMPLETE_POLICIES
 
 JSON = some.recursive(
@@ -56,6 +57,7 @@ COMPLETE = {
     "poison": {"crashes": 3, "window_s": 300},
     "concurrency": {"key": "kwargs.customer_id", "limit": 5},
     "rate_limit": {"max": 100, "per_s": 60},
+    "breaker": {"dependency": "partner", "max_hold_s": 3600},
     "exhausted": "escalate",
     "file_lost": True,
     "expires_at": "2026-11-20T10:00:00Z",
@@ -117,7 +119,8 @@ def test_what_is_left_out_has_its_default():
 
 
 @pytest.mark.parametrize(
-    "limit", [{}, {"concurrency": {"key": "task", "limit": 2}}, {"rate_limit": {"max": 1}}, {"poison": {}}]
+    "limit",
+    [{}, {"concurrency": {"key": "task", "limit": 2}}, {"rate_limit": {"max": 1}}, {"poison": {}}, {"breaker": {}}],
 )
 def test_a_policy_that_reports_nothing_of_retries_leaves_them_to_the_task(limit):
     policy = parse({"name": "limits", "mode": "enforce", **limit})
@@ -137,13 +140,13 @@ def test_a_policy_that_reports_anything_of_retries_decides_them(name):
 
 
 @given(JSON)
-@settings(max_examples=300)
+@settings(max_examples=times(75, 300))
 def test_any_value_is_a_policy_or_refused(value):
     judged(value)
 
 
 @given(some.sampled_from(PLACES), JSON)
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(100, 400), suppress_health_check=[HealthCheck.too_slow])
 def test_a_policy_with_anything_anywhere_is_a_policy_or_refused(path, value):
     judged(with_value(COMPLETE, path, value))
 
@@ -209,6 +212,10 @@ ABSURD = [
     ("concurrency.limit", 0),
     ("rate_limit.max", 0),
     ("rate_limit.per_s", 0),
+    ("breaker.max_hold_s", 0.5),
+    ("breaker.max_hold_s", 2_592_001),
+    ("breaker.dependency", "ä" * 101),
+    ("breaker.dependency", "two\nlines"),
     ("mode", "capture"),
     ("native", "never"),
     ("exhausted", "retry"),
@@ -285,6 +292,15 @@ def test_a_table_reports_which_of_its_entries_is_wrong():
         == ["backoff.delays_s"]
     )
     assert fields_of({"backoff": {"kind": "table", "delays_s": [60, 1]}, "cap_s": 5}) == ["cap_s"]
+
+
+def test_a_breaker_has_the_name_of_its_dependency_or_of_its_policy():
+    assert parse({"name": "webhooks", "breaker": {}}).breaker_name == "webhooks"
+    assert parse({"name": "webhooks", "breaker": {"dependency": " partner "}}).breaker_name == "partner"
+    assert parse({"name": "webhooks", "budget": {"per_minute": 1}}).breaker_name is None
+    assert document(parse({"breaker": {}}))["breaker"] == {}
+    assert document(parse({"breaker": {"max_hold_s": 60}}))["breaker"] == {"max_hold_s": 60}
+    assert fields_of({"breaker": {"threshold": 5}}) == ["breaker.threshold"]
 
 
 def test_what_a_part_needs_is_requested():

@@ -49,7 +49,7 @@ def test_a_high_finding_ends_with_1_and_an_exception_takes_it_out(store):
     out, _, code = lint()
     assert code == 1
     assert out.startswith(
-        f"HIGH    Retries without exponential backoff ({GROWTH})\n        policy emails: Every wait is the same: 60 s."
+        f"HIGH    Retries without exponential backoff ({GROWTH})\n        policy emails: Every wait is the same: 1 min."
     )
     assert "1 high, 0 medium, 0 low; of 1 policy.\n" in out
     assert "1 fail, 0 not applicable, 0 cannot tell. By kind: 1 fixed." in out

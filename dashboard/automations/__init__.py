@@ -1,0 +1,1 @@
+"""Automations: their list, form, diary and acts."""

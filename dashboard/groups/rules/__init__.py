@@ -1,1 +1,0 @@
-"""Rules of grouping: merge, split and ignore, each previewed before it is saved."""

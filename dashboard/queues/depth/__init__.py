@@ -1,1 +1,0 @@
-"""Depth of a queue over time: the picture and the call."""

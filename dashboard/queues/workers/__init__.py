@@ -1,1 +1,0 @@
-"""The calls for workers that are gone."""

@@ -1,0 +1,57 @@
+"""Own producers and workers of RQ and Dramatiq (`tests/foreign/…_shop.py`), each in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOREIGN = Path(__file__).parents[1] / "foreign"
+
+
+def python(library: str) -> str | None:
+    """An interpreter with a library: that of RQ_PYTHON or DRAMATIQ_PYTHON, for another version than the locked one; None where there is none."""
+    named = os.environ.get(f"{library.upper()}_PYTHON")
+    return named or (sys.executable if importlib.util.find_spec(library) else None)
+
+
+def need(library: str) -> None:
+    if python(library) is None:
+        pytest.skip(f"no {library} (pip install --require-hashes -r requirements-strict.txt)")
+
+
+class Shop:
+    """A producer and worker on the Redis at `url`."""
+
+    def __init__(self, library: str, url: str) -> None:
+        interpreter = python(library)
+        assert interpreter, f"no {library}"
+        self.url = url
+        self._process = subprocess.Popen(
+            [interpreter, str(FOREIGN / f"{library}_shop.py"), url],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def start(self, *acts: list[Any]) -> None:
+        """Begin acts without waiting for their end."""
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(acts) + "\n")
+        self._process.stdin.flush()
+
+    def do(self, *acts: list[Any]) -> list[Any]:
+        self.start(*acts)
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        assert line, f"its process ended with {self._process.wait(5)}"
+        answers: list[Any] = json.loads(line)
+        return answers
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.communicate()
