@@ -243,9 +243,11 @@ class Incident:
         lasted_s = (state.all_dead_at or 0.0) - (state.broken_at or 0.0)
         is_put_aside = state.published >= state.jobs and outage.on_hold + outage.failed_again >= state.jobs
         if is_put_aside and now - state.broken_again_at >= lasted_s:
+            # Counted before it is back: a probe may succeed at once.
+            served = seen["served"]
             seen = control.set_mode(self.warehouse, "warming", scale=max(state.scale, _SMALLEST_HOLD_SCALE))
             began = round(seen["now"] - seen["for_s"], 3)
-            state.sides["held"] = Side(began=began, falls_before=seen["falls"], jobs=outage.on_hold)
+            state.sides["held"] = Side(began, seen["falls"], served, jobs=outage.on_hold)
         elif self._quiet_s > _QUIET_S:
             raise Failed(
                 f"Only {outage.on_hold} of {state.jobs} jobs were on hold ({breaker.state}), without progress for "
@@ -258,9 +260,11 @@ class Incident:
         self._only_we_changed_it(side, seen)
         breaker = self._breaker()
         side.state, side.on_hold, side.failed_again = breaker.state, breaker.on_hold, self._dead_of_hold()
-        side.succeeded = sum(second.requests - second.refused for second in side.seconds if second)
+        # Not of the measured seconds: they begin with a whole one, and nobody may have looked at some.
+        side.succeeded = seen["served"] - side.served_before
         measure(side, seen, max(0, side.jobs - side.succeeded))
-        if side.ended is None and side.succeeded + side.failed_again >= side.jobs:
+        died = side.failed_again - state.outages["held"].failed_again
+        if side.ended is None and side.succeeded + died >= side.jobs:
             side.ended = float(len(side.seconds))
         if side.ended is None or breaker.state != CLOSED:
             self._watch_the_time("The release", side, seen)

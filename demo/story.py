@@ -48,7 +48,8 @@ class Side:
     """Requests at the partner in an outage, or after it. Times in seconds after `began`, which is on the partner's clock."""
 
     began: float
-    falls_before: int  # the partner counts them since it runs
+    falls_before: int  # the partner counts them since it runs, like the next
+    served_before: int = 0
     replay: int | None = None
     seconds: list[Second | None] = field(default_factory=list)  # None: nobody looked
     falls: list[float] = field(default_factory=list)

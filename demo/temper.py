@@ -64,6 +64,7 @@ class Temper:
         self._sheds = sheds
         self._room, self._room_at = QUEUED, now  # of one that sheds
         self.falls = 0
+        self.served = 0  # requests answered 200
         self._arrived: deque[float] = deque()  # the last STRAIN_S
         self._taken: deque[float] = deque()  # requests that the rate limit let through
         self._seconds: dict[int, Counter[str]] = {}
@@ -113,6 +114,7 @@ class Temper:
         answer = self._decide(now)
         second = self._seconds.setdefault(int(now), Counter())
         second["cut" if answer.status == 0 else str(answer.status)] += 1
+        self.served += answer.status == 200
         if len(self._seconds) > SERIES_S + 1:
             self._seconds = {at: seen for at, seen in self._seconds.items() if at > now - SERIES_S}
         return answer
@@ -184,6 +186,7 @@ class Temper:
             "fell_over": self.mode.until is not None,
             "back_in_s": None if self.mode.until is None else round(max(0.0, self.mode.until - now), 1),
             "falls": self.falls,
+            "served": self.served,
             "delay_s": self.mode.delay_s,
             "limit": self.mode.limit,
             "capacity": self.capacity(now),

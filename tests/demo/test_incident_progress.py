@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -12,7 +13,7 @@ from demo.control import broker as broker_at
 from demo.incident import _MOST_PER_CHECK_S, _QUIET_S, Failed, Incident, begin
 from demo.partner import Partner
 from demo.shop import app
-from demo.story import TENANT, Ticket
+from demo.story import TENANT, Side, Ticket
 from tests.kit.failures import bury
 
 pytestmark = pytest.mark.django_db
@@ -24,6 +25,7 @@ def incident(store, engine):
     url = engine.url.removesuffix("0") + "1"
     partner = Partner().serve_in_thread()
     made = Incident(begin(Ticket("t", 1, "ann"), 0.0), broker_at(url), url, partner.url)
+    made.partner = partner
     yield made
     made.close()
     partner.shutdown()
@@ -52,6 +54,22 @@ def test_the_player_held_up_for_long_takes_nothing_for_quiet(incident):
     for now in (0.0, 10_000.0, 20_000.0, 30_000.0, 40_000.0):  # the jobs are published by the third
         incident._play(now)
     assert 0 < incident._quiet_s <= 3 * _MOST_PER_CHECK_S
+
+
+def test_a_release_counts_each_job_that_succeeded_and_no_death_before_it(incident):
+    """A probe in the second in which the warehouse came back belongs to no measured second."""
+    state, temper, now = incident.story, incident.partner.played, time.monotonic()
+    bury(1, tenant=TENANT, task="shop.hooks.reserve_stock")
+    state.act, state.outages["held"] = "held", Side(now - 30, 0, failed_again=1)
+    temper.answer(now - 60)  # of another incident
+    state.sides["held"] = Side(now, 0, temper.served, jobs=2)
+    temper.change("warming", now)
+    temper.answer(now)
+    incident._play(0.0)
+    assert (state.sides["held"].succeeded, state.outcome) == (1, "")
+    temper.answer(now)
+    incident._play(1.0)
+    assert (state.sides["held"].succeeded, state.outcome) == (2, "played")
 
 
 @pytest.mark.django_db(transaction=True)
