@@ -70,8 +70,9 @@ def test_the_documentation_names_it(metric):
 
 
 def test_the_documentation_lists_the_metrics_that_need_their_source():
-    (paragraph,) = re.findall(r"^- \*\*Held\*\*: .*", DOCS.read_text(), re.MULTILINE)
-    listed = re.search(r"alerts on its depths \(([^)]+)\)", paragraph)[1]
+    (listed,) = re.findall(
+        r"^- \*\*Held\*\* alerts [^:]+:\n  - ([^:;]+) while their source", DOCS.read_text(), re.MULTILINE
+    )
     assert set(re.findall(r"`(\w+)`", listed)) == {metric.name for metric in METRICS.values() if metric.needs_source}
 
 
