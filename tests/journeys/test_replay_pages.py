@@ -233,6 +233,16 @@ def test_what_was_typed_stays_while_the_plan_is_worked_out_again(page):
     assert fields_under_the_bar(page) == {}
 
 
+def press_replay(part):
+    """Replay the job shown in `part`, also where the page first warns that the job will probably fail again."""
+    key = part.locator("[data-key=r]")
+    key.wait_for()
+    warns = key.evaluate("key => key.matches('summary')")
+    key.click()
+    if warns:
+        part.get_by_role("button", name="Replay job anyway").click()
+
+
 def test_enter_opens_the_row_that_was_walked_to_and_submits_nothing(page):
     page.goto(DEAD)
     page.locator("[data-row]").first.wait_for()
@@ -248,7 +258,7 @@ def test_the_row_beside_it_shows_what_the_pane_shows_of_a_job_that_is_replayed(p
     address = row.get_attribute("data-row")
     row.locator("a[data-panel]").click()
     expect(page.locator("#kin ul")).to_be_visible()
-    page.locator("#detail").get_by_role("button", name="Replay", exact=True).click()
+    press_replay(page.locator("#detail"))
     here = page.locator(f"[data-row='{address}']")
     expect(page.locator("#detail .failure-line")).to_contain_text("run 2", timeout=120_000)
     # Both at one time: the job goes on.
@@ -320,7 +330,7 @@ def test_a_field_made_taller_by_hand_breaks_no_policy_when_an_edit_is_refused(pa
 def test_a_failure_page_follows_its_replay_by_itself(page, desk):
     page.goto("/failures/?q=state:dead+queue:webhooks+age:>1h")
     page.goto(page.locator("a[data-panel]").first.get_attribute("href"))
-    page.get_by_role("button", name="Replay", exact=True).click()
+    press_replay(page.locator("#failure"))
     expect(page.locator("#messages")).to_contain_text("Planned in replay #")
     expect(page.locator("[data-open]")).to_have_count(0, timeout=120_000)
     expect(page.locator(".run")).to_have_count(2)
