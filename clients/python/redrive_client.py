@@ -102,8 +102,8 @@ class Redrive:
     def list_audit_events(self, *, after: str | None = None, limit: int | None = None) -> Any:
         """`GET /api/audit`
 
-        Return the audit, latest first: changes and refused attempts with their user. Needs the role admin; admins
-        of one source see its entries only.
+        Return the audit, latest first: changes and refused attempts with their user. Needs the role auditor or
+        admin; with the role on one source, only its entries.
         """
         return self._call("GET", "/api/audit", {"after": after, "limit": limit})
 

@@ -13,7 +13,7 @@ from dashboard.web.api import shapes
 from dashboard.web.api.base import REFUSALS, After, Limit, api, viewer_of
 from jobs_admin.db import audit as audit_log
 from jobs_admin.models import AuditEvent
-from jobs_admin.models.access import ADMIN
+from jobs_admin.models.access import AUDITOR
 
 
 class AuditItem(Schema):
@@ -35,9 +35,9 @@ def audit(row: AuditEvent) -> dict[str, Any]:
 
 
 @api.get("/audit", response={200: shapes.Listed[AuditItem], **REFUSALS}, tags=["audit"])
-@needs(ADMIN)
+@needs(AUDITOR)
 def list_audit_events(request: HttpRequest, after: After = None, limit: Limit = 50) -> Any:
-    """Return the audit, latest first: changes and refused attempts with their user. Needs the role admin; admins
-    of one source see its entries only."""
+    """Return the audit, latest first: changes and refused attempts with their user. Needs the role auditor
+    or admin; with the role on one source, only its entries."""
     page = audit_log.list_events(viewer_of(request), after=after, limit=limit)
     return shapes.listed(page.rows, audit, next=page.next, count=page.count, count_is_capped=page.count_is_capped)

@@ -19,7 +19,7 @@ from jobs_admin.db import audit
 from jobs_admin.failures import undoing
 from jobs_admin.failures.undoing import Done, Undoable
 from jobs_admin.models import AuditEvent
-from jobs_admin.models.access import ADMIN, OPERATOR
+from jobs_admin.models.access import AUDITOR, OPERATOR
 
 JOBS_SHOWN = 8  # jobs listed of a bulk act
 
@@ -37,7 +37,7 @@ class Line:
 
 
 @require_safe
-@can(ADMIN)
+@can(AUDITOR)
 def index(request: HttpRequest) -> HttpResponse:
     chosen = {name: request.GET.get(name, "").strip()[:120] for name in ("act", "object")}
     chosen = {name: value for name, value in chosen.items() if value}

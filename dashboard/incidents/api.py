@@ -72,7 +72,7 @@ class Incident(Schema):
     timeline: list[Moment]  # the oldest first
     step_s: int
     series: list[tuple[str, int, int, int | None]]  # time, attempts failed, attempts recovered, dead
-    acts: list[Act] | None  # null: the audit is read by admins of the source
+    acts: list[Act] | None  # null: the audit is read by auditors and admins of the source
 
 
 @api.get("/incident", response={200: Incident, **REFUSALS}, tags=["alerts"])

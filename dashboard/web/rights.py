@@ -16,11 +16,11 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from dashboard.web.access import READS, USER
 from jobs_admin import config
-from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, NO_ROLE, OPERATOR, PERMISSION, VIEWER
+from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, AUDITOR, NO_ROLE, OPERATOR, PERMISSION, VIEWER
 
 ANYONE = "anyone"  # no login
 STAFF = "staff"  # logged in as staff, for Django's admin
-RIGHTS = (ANYONE, USER, VIEWER, OPERATOR, ADMIN, STAFF, ADMIN_OF_ALL, PERMISSION, NO_ROLE)
+RIGHTS = (ANYONE, USER, VIEWER, AUDITOR, OPERATOR, ADMIN, STAFF, ADMIN_OF_ALL, PERMISSION, NO_ROLE)
 
 # Django's own URLs, which cannot declare a right.
 _OF_DJANGO = {

@@ -18,7 +18,7 @@ from jobs_admin import config
 from jobs_admin.core.text import whole_number
 from jobs_admin.desk import activity
 from jobs_admin.installation import COMMAND
-from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, viewer_of
+from jobs_admin.models.access import ADMIN, AUDITOR, OPERATOR, VIEWER, viewer_of
 from jobs_admin.queues import liveness
 
 
@@ -70,9 +70,10 @@ def shell(context) -> Shell:
         viewer = viewer_of(request.user)
     sees_demo = bool(config.setting("DEMO_BROKER_URL") and viewer and viewer.role_on("shop"))
     is_admin = bool(viewer and viewer.may_anywhere(ADMIN))
+    reads_audit = bool(viewer and viewer.may_anywhere(AUDITOR))
     chosen = source_switcher.switcher(request, viewer, here) if request and viewer else None
     return Shell(
-        _places(here, sees_demo, is_admin, get_script_prefix(), chosen.source if chosen else ""),
+        _places(here, sees_demo, is_admin, reads_audit, get_script_prefix(), chosen.source if chosen else ""),
         config.is_read_only(),
         bool(viewer and viewer.may_anywhere(VIEWER)),
         bool(viewer and viewer.may_anywhere(OPERATOR)),
@@ -82,10 +83,10 @@ def shell(context) -> Shell:
 
 
 @lru_cache(maxsize=256)
-def _places(here: str, sees_demo: bool, is_admin: bool, prefix: str, source: str) -> tuple[Place, ...]:
-    hidden = {"demo"} if not sees_demo else set()
-    if not is_admin:
-        hidden |= {"audit-list", "source-list"}
+def _places(
+    here: str, sees_demo: bool, is_admin: bool, reads_audit: bool, prefix: str, source: str
+) -> tuple[Place, ...]:
+    shown = {"demo": sees_demo, "audit-list": reads_audit, "source-list": is_admin}
     return tuple(
         Place(
             name,
@@ -96,7 +97,7 @@ def _places(here: str, sees_demo: bool, is_admin: bool, prefix: str, source: str
             url_name in _FIRST_OF_GROUP,
         )
         for name, url_name, icon_name, key, prefixes in _PLACES
-        if url_name not in hidden
+        if shown.get(url_name, True)
     )
 
 

@@ -14,7 +14,7 @@ from jobs_admin.admin.records import Records, viewer
 from jobs_admin.core.text import representable, terminal_line
 from jobs_admin.db import audit
 from jobs_admin.models import ApiToken, AuditEvent, Role
-from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, EVERY_SOURCE
+from jobs_admin.models.access import ADMIN_OF_ALL, AUDITOR, EVERY_SOURCE
 
 
 @admin.register(Role)
@@ -82,11 +82,11 @@ class ApiTokenAdmin(Records):
 
 @admin.register(AuditEvent)
 class AuditAdmin(Records):
-    needs = ADMIN
+    needs = AUDITOR
     list_display = ("at", "actor", "act", "object", "source", "reason", "allowed")
     ordering = ("-id",)
     sortable_by = ()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[AuditEvent]:
-        allowed = viewer(request).sources(ADMIN)
+        allowed = viewer(request).sources(AUDITOR)
         return AuditEvent.objects.all() if allowed is None else AuditEvent.objects.filter(source__in=allowed)

@@ -151,7 +151,7 @@ def is_safe_origin(url: str) -> bool:
     return bool(host) and is_safe and "@" not in parts.netloc
 
 
-_GIVEN = re.compile(r"(viewer|operator|admin)(?::([a-z0-9_-]{1,63}|\*))? *= *(\S.*)")
+_GIVEN = re.compile(r"(viewer|auditor|operator|admin)(?::([a-z0-9_-]{1,63}|\*))? *= *(\S.*)")
 
 
 def _group_roles(name: str, value: Any) -> list[tuple[str, str, str]]:
@@ -174,7 +174,7 @@ def _group_roles(name: str, value: Any) -> list[tuple[str, str, str]]:
     return found
 
 
-_ROLES = ("viewer", "operator", "admin")
+_ROLES = ("viewer", "auditor", "operator", "admin")
 
 
 def _roles(name: str, value: Any) -> list[str]:

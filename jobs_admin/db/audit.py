@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.models import AuditEvent
-from jobs_admin.models.access import ADMIN, Viewer
+from jobs_admin.models.access import AUDITOR, Viewer
 
 # Identifies the lock under which the chain grows (PostgreSQL's advisory locks are numbers).
 _CHAIN_LOCK = 0x7265_6472_6976_6500
@@ -102,12 +102,12 @@ class AuditPage:
 def list_events(
     viewer: Viewer, *, act: str = "", object: str = "", after: str | None = None, limit: int = 50
 ) -> AuditPage:
-    """Return events, latest first: those of the sources on which the viewer is admin; all for an admin of every source.
+    """Return events, latest first: those of the sources whose audit the viewer may read; all for an auditor of every source.
 
     `act` matches by prefix (`replay` finds `replay.start`), `object` exactly (`replay:12`). An invalid `after` returns
     the first page.
     """
-    sources = viewer.sources(ADMIN)
+    sources = viewer.sources(AUDITOR)
     found = AuditEvent.objects.order_by("-id")
     if sources is not None:
         found = found.filter(source__in=sources)

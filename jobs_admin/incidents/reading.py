@@ -15,7 +15,7 @@ from jobs_admin.incidents.moments import Moment, moments
 from jobs_admin.incidents.over_time import OverTime, over_time
 from jobs_admin.incidents.spans import Span
 from jobs_admin.models import AuditEvent, Failure, FailureCount, GroupSource, QueueCounter
-from jobs_admin.models.access import ADMIN, Viewer
+from jobs_admin.models.access import AUDITOR, Viewer
 from jobs_admin.models.failure import FailureState
 
 MOST_ACTS = 100
@@ -45,14 +45,14 @@ class Incident:
     timeline: list[Moment]  # the oldest first
     counts: Counts
     seen: OverTime
-    acts: list[Act] | None  # the latest MOST_ACTS, oldest first; None: only admins of the source may read its audit
+    acts: list[Act] | None  # the latest MOST_ACTS, oldest first; None: the viewer may not read the audit of the source
     has_more_acts: bool
 
 
 def incident(viewer: Viewer, where: Span, now: datetime) -> Incident:
     """Return the incident of a span that `span` returned to this viewer."""
     seen = over_time(viewer, where, now)
-    acts = _acts(where) if viewer.may(ADMIN, where.source) else None
+    acts = _acts(where) if viewer.may(AUDITOR, where.source) else None
     return Incident(
         where,
         moments(viewer, where, seen),

@@ -11,8 +11,15 @@ from django.utils import timezone
 
 from jobs_admin.core.matching import matches
 
-VIEWER, OPERATOR, ADMIN = "viewer", "operator", "admin"
-RANK = {VIEWER: 1, OPERATOR: 2, ADMIN: 3}
+VIEWER, AUDITOR, OPERATOR, ADMIN = "viewer", "auditor", "operator", "admin"
+# Role -> the roles whose rights it includes. An operator does not read the audit.
+INCLUDES = {
+    VIEWER: {VIEWER},
+    AUDITOR: {VIEWER, AUDITOR},
+    OPERATOR: {VIEWER, OPERATOR},
+    ADMIN: {VIEWER, AUDITOR, OPERATOR, ADMIN},
+}
+RANK = {role: rank for rank, role in enumerate(INCLUDES, 1)}
 EVERY_SOURCE = "*"
 
 # Further requirements of addresses in Django's admin.
@@ -23,12 +30,16 @@ NO_ROLE = "nobody"
 
 class RoleName(models.TextChoices):
     VIEWER = VIEWER
+    AUDITOR = AUDITOR
     OPERATOR = OPERATOR
     ADMIN = ADMIN
 
 
 class Role(models.Model):
-    """Role of a user on a source. A viewer reads, an operator replays and triages, an admin also configures."""
+    """Role of a user on a source.
+
+    A viewer reads, an auditor also reads the audit, an operator replays and triages, an admin also configures.
+    """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="redrive_roles")
     source = models.CharField(max_length=63, default=EVERY_SOURCE, help_text="A source's name, or * for every source.")
@@ -116,15 +127,24 @@ class Viewer:
 
     def role_on(self, source: str) -> str | None:
         """Return the stronger of the role on this source and the role on every source; None without either."""
-        found = [r for r in (self.roles.get(source), self.roles.get(EVERY_SOURCE)) if r in RANK]
-        return max(found, key=RANK.__getitem__, default=None)
+        return max(self._roles_on(source), key=RANK.__getitem__, default=None)
 
     def may(self, role: str, source: str) -> bool:
-        current = self.role_on(source)
-        return current is not None and RANK[current] >= RANK[role]
+        return any(role in INCLUDES[current] for current in self._roles_on(source))
 
     def may_anywhere(self, role: str) -> bool:
-        return any(r in RANK and RANK[r] >= RANK[role] for r in self.roles.values())
+        return any(role in INCLUDES.get(current, ()) for current in self.roles.values())
+
+    def limited_to(self, role: str, source: str) -> dict[str, str]:
+        """Return the roles of a token with this role on this source, or on "*", that belongs to this viewer."""
+        theirs = {name: [owned] for name, owned in self.roles.items()}
+        if source != EVERY_SOURCE:
+            theirs = {source: self._roles_on(source)}
+        found = {name: [_find_common_role(role, one) for one in owned if one in RANK] for name, owned in theirs.items()}
+        return {name: max(roles, key=RANK.__getitem__) for name, roles in found.items() if roles}
+
+    def _roles_on(self, source: str) -> list[str]:
+        return [role for role in (self.roles.get(source), self.roles.get(EVERY_SOURCE)) if role in RANK]
 
     def sources(self, role: str = VIEWER) -> list[str] | None:
         """Return the sources on which the viewer has at least `role`; None means every source."""
@@ -159,10 +179,9 @@ def viewer_of(user) -> Viewer:
     return Viewer(name=user.get_username(), roles=roles, user_id=user.pk)
 
 
-def lent(role: str, source: str, owner: Viewer) -> dict[str, str]:
-    """Return the roles of a token with this role on this source, or on "*", limited to its owner's roles."""
-    theirs = owner.roles if source == EVERY_SOURCE else {source: owner.role_on(source)}
-    return {name: min(role, owned, key=RANK.__getitem__) for name, owned in theirs.items() if owned in RANK}
+def _find_common_role(one: str, other: str) -> str:
+    """Return the strongest role that both include."""
+    return max(INCLUDES[one] & INCLUDES[other], key=RANK.__getitem__)
 
 
 def viewer_of_token(token: ApiToken) -> Viewer | None:
@@ -171,5 +190,5 @@ def viewer_of_token(token: ApiToken) -> Viewer | None:
         return None
     roles = {token.source: token.role}
     if token.owner is not None:
-        roles = lent(token.role, token.source, viewer_of(token.owner))
+        roles = viewer_of(token.owner).limited_to(token.role, token.source)
     return Viewer(name=f"token {token.name}", roles=roles, token_id=token.pk, owner_id=token.owner_id)

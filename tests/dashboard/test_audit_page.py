@@ -4,6 +4,7 @@ import pytest
 from django.db import transaction
 
 from jobs_admin.db import audit
+from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
 from tests.kit.browsing import Browser
 
@@ -52,6 +53,32 @@ def test_an_admin_of_one_source_sees_what_belongs_to_it(django_user_model):
     acted(reason="of another", source="other")
     text = log_in(django_user_model, "una", shop="admin").get("/audit/").content.decode()
     assert "of the shop" in text and "of another" not in text
+
+
+def test_an_auditor_sees_the_audit_of_their_source_and_acts_on_nothing(django_user_model):
+    from tests.kit.people import log_in
+
+    acted(reason="of the shop")
+    acted(reason="of another", source="other")
+    client = log_in(django_user_model, "aud", shop="auditor")
+    text = client.get("/audit/").content.decode()
+    assert "of the shop" in text and "of another" not in text
+    assert 'href="/audit/"' in client.get("/").content.decode() and "/sources/" not in text
+    assert client.post("/alerts/silences/save/", {"source": "shop", "for": "3600"}).status_code == 403
+    assert not AuditEvent.objects.filter(act="silence.create", allowed=True).exists()
+
+
+def test_the_audit_is_read_by_the_role_on_every_source_beside_another_on_one():
+    acted(reason="of the shop")
+    acted(reason="of another", source="other")
+
+    def found(**roles: str) -> set[str]:
+        viewer = Viewer("una", {EVERY_SOURCE if name == "every" else name: role for name, role in roles.items()})
+        return {row.source for row in audit.list_events(viewer).rows}
+
+    assert found(every="auditor", shop="operator") == {"shop", "other"}
+    assert found(every="operator", other="auditor") == {"other"}
+    assert found(every="operator", shop="viewer") == set()
 
 
 def test_an_operator_is_shown_that_it_needs_an_admin(otto):

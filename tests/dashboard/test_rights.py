@@ -16,7 +16,7 @@ from dashboard import routes
 from dashboard.web import rights
 from dashboard.web.access import can
 from dashboard.web.rights import ANYONE, NO_ROLE, PERMISSION, STAFF, USER, Address, addresses
-from jobs_admin.models.access import ADMIN_OF_ALL, OPERATOR, RANK
+from jobs_admin.models.access import ADMIN_OF_ALL, INCLUDES, OPERATOR
 from tests.kit.matrix import (
     CANARY,
     IN,
@@ -58,10 +58,10 @@ def expected(address: Address, method: str, person: str) -> str:
         return LOGIN
     if right in {USER, STAFF}:
         return IN
-    if right not in RANK:
+    if right not in INCLUDES:
         is_allowed = {ADMIN_OF_ALL: person == "root", PERMISSION: person == "root", NO_ROLE: False}[right]
         return IN if is_allowed else REFUSED
-    if not any(RANK[role] >= RANK[right] for role in roles.values()):
+    if not any(right in INCLUDES[role] for role in roles.values()):
         return REFUSED
     of_desk = is_of_desk(address) and address.kind == "page"
     if ((is_of_person(address) and "<" in address.route) or of_desk) and method != "GET":
@@ -70,7 +70,7 @@ def expected(address: Address, method: str, person: str) -> str:
         return IN
     if SHOP not in roles:
         return MISSING
-    return IN if RANK[roles[SHOP]] >= RANK[right] else REFUSED
+    return IN if right in INCLUDES[roles[SHOP]] else REFUSED
 
 
 def _of_call(address: Address, method: str, right: str, person: str) -> str:
@@ -81,7 +81,7 @@ def _of_call(address: Address, method: str, right: str, person: str) -> str:
         return TOKEN
     (source, role), *_ = roles.items()
     of_all = (is_of_person(address) and "<" in address.route) or is_of_desk(address)
-    if RANK[role] < RANK[right] or (of_all and method != "GET" and source != "*"):
+    if right not in INCLUDES[role] or (of_all and method != "GET" and source != "*"):
         return REFUSED
     return MISSING if has_object(address) and source not in {SHOP, "*"} else IN
 
@@ -154,8 +154,8 @@ _WORDS = {
     MISSING: "404",
     TOKEN: "401",
 }
-_COLUMNS = ("nobody", "no role", "viewer", "operator", "admin", "elsewhere")
-_HEADINGS = ("not logged in", "no role", "viewer", "operator", "admin", "admin elsewhere")
+_COLUMNS = ("nobody", "no role", "viewer", "auditor", "operator", "admin", "elsewhere")
+_HEADINGS = ("not logged in", "no role", "viewer", "auditor", "operator", "admin", "admin elsewhere")
 
 
 def table(wanted: list[Address]) -> list[str]:
@@ -175,7 +175,7 @@ _INTRODUCTION = """# The right of each address
 Pinned: `WRITE_PINS=1 python3 manage.py test tests/dashboard/test_rights.py -k pinned` writes a change that is meant. People read
 [rights](../../docs/rights.md).
 
-*viewer*, *operator* and *admin* hold that role on the source that the request is about, *admin elsewhere* is admin of another source
+*viewer*, *auditor*, *operator* and *admin* hold that role on the source that the request is about, *admin elsewhere* is admin of another source
 only. *admin of all* is admin of every source; *permission* is one of Django's own, which superusers hold; *nobody* includes superusers.
 Of a saved view the table is about another person's.
 """

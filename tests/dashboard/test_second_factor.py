@@ -326,7 +326,7 @@ def test_superusers_and_staff_count_as_admins_and_the_setting_names_roles(keys, 
     Role.objects.create(user=viewer, source="shop", role="operator")
     assert [second_factor.is_required(one) for one in (root, staff, viewer)] == [True, True, False]
     keys.REDRIVE = keys.REDRIVE | {"SECOND_FACTOR_FOR": "owner"}
-    with pytest.raises(config.BadConfiguration, match="'owner' is not a role; known: viewer, operator, admin"):
+    with pytest.raises(config.BadConfiguration, match="'owner' is not a role; known: viewer, auditor, operator, admin"):
         second_factor.is_required(root)
 
 

@@ -471,9 +471,10 @@ def test_a_desk_without_a_provider_shows_and_answers_nothing_of_it(client):
 
 @pytest.mark.django_db
 def test_the_strongest_role_of_all_groups_counts_at_each_source(settings):
-    settings.REDRIVE = settings.REDRIVE | {"OIDC_ROLES": f"{ROLES}\nviewer:shop = cn=Ops, ou=x,dc=y"}
+    settings.REDRIVE = settings.REDRIVE | {"OIDC_ROLES": f"{ROLES}\nviewer:shop = cn=Ops, ou=x,dc=y\nauditor=audit"}
     assert roles_of({"staff", "oncall"}) == {"shop": "operator", "bank": "viewer"}
     assert roles_of({"cn=Ops, ou=x,dc=y"}) == {"shop": "viewer"} and roles_of({"Staff", "ops"}) == {}
+    assert roles_of({"audit", "staff"}) == {"*": "auditor", "shop": "viewer", "bank": "viewer"}
     person = Person("https://id", "1", "x" * 300, frozenset({"staff"}))
     assert len(admit(person).user.username) <= 150 and admit(person).user == User.objects.get()
 

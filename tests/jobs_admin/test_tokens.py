@@ -63,6 +63,18 @@ def test_a_token_may_belong_to_a_person_and_ends_with_their_account(django_user_
     assert viewer(own) is None is viewer(free)
 
 
+def test_an_auditors_token_reads_the_audit_only_where_its_owner_may(django_user_model):
+    ann = django_user_model.objects.create_user("ann")
+    for name, role in {"*": "auditor", "shop": "operator", "bank": "viewer"}.items():
+        Role.objects.create(user=ann, source=name, role=role)
+    of_all, _ = run("token", "create", "all", "--role", "auditor", "--owner", "ann")
+    of_shop, _ = run("token", "create", "shop", "--role", "auditor", "--source", "shop", "--owner", "ann")
+    assert viewer(of_all).sources("auditor") is None and viewer(of_shop).sources("auditor") == ["shop"]
+    assert not viewer(of_all).may_anywhere("operator") and not viewer(of_shop).may_anywhere("operator")
+    Role.objects.filter(user=ann, source="*").delete()
+    assert viewer(of_all).sources("auditor") == [] == viewer(of_shop).sources("auditor")
+
+
 @pytest.mark.parametrize(
     ("source", "theirs", "may"),
     [
@@ -70,6 +82,8 @@ def test_a_token_may_belong_to_a_person_and_ends_with_their_account(django_user_
         ("*", {"*": "viewer", "shop": "admin"}, {"*": "viewer", "shop": "operator"}),
         ("shop", {"*": "viewer"}, {"shop": "viewer"}),
         ("shop", {"billing": "admin"}, {}),
+        ("*", {"*": "auditor", "shop": "admin"}, {"*": "viewer", "shop": "operator"}),
+        ("shop", {"*": "auditor", "shop": "viewer"}, {"shop": "viewer"}),
         ("*", {}, {}),
     ],
 )

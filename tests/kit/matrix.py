@@ -378,6 +378,7 @@ PEOPLE: dict[str, dict[str, str] | None] = {
     "nobody": None,
     "no role": {},
     "viewer": {SHOP: "viewer", DEMO: "viewer"},
+    "auditor": {SHOP: "auditor", DEMO: "auditor"},
     "operator": {SHOP: "operator", DEMO: "operator"},
     "admin": {SHOP: "admin", DEMO: "admin"},
     "elsewhere": {BANK: "admin"},

@@ -29,7 +29,7 @@ from jobs_admin.models import (
     Rule,
     Source,
 )
-from jobs_admin.models.access import ADMIN, ENGINE, OPERATOR, VIEWER, Viewer
+from jobs_admin.models.access import ADMIN, AUDITOR, ENGINE, OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import rights as replay_rights
 from tests.kit.reports import entries, report
 
@@ -152,9 +152,10 @@ def test_what_died_before_it_of_something_else_need_not_come_back(outage):
     assert (read_incident().seen.dead_before, read_incident().seen.back_at) == (510, minute(38))
 
 
-def test_only_admins_of_the_source_read_who_did_what(outage):
+def test_only_admins_and_auditors_of_the_source_read_who_did_what(outage):
     acts = read_incident(ANN).acts
     assert [(act.who, act.act) for act in acts] == [("otto", "replay.start"), ("redrive", "replay.hold")]
+    assert read_incident(Viewer("aud", {"shop": AUDITOR})).acts == acts
     assert read_incident(OTTO).acts is None
 
 
