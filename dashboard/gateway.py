@@ -45,7 +45,7 @@ MOST_SPOOLED = 4 * 2**30  # bytes of one export
 _CHUNK = 64 * 1024
 # Seconds for one statement, and for all statements of a request.
 _READS, _ACTS, _EXPORTS = (5.0, 10.0), (60.0, 120.0), (10.0, 3600.0)
-_IS_EXPORT = re.compile(r"/(api/)?failures/export(/|\Z)")
+_IS_EXPORT = re.compile(r"/(api/)?(failures|audit)/export(/|\Z)")
 _PLAIN = [
     ("content-type", "text/plain; charset=utf-8"),
     ("x-content-type-options", "nosniff"),

@@ -102,6 +102,7 @@ def pages_of(imports: dict[str, set[str]], call: str) -> set[str]:
         seen |= found
         found = set().union(*(imports.get(name, set()) for name in found)) - seen
     shared = {
+        "dashboard.audit.downloads",
         "dashboard.failures.comparison",
         "dashboard.failures.downloads",
         "dashboard.holds.breaker_page",

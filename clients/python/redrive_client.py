@@ -107,6 +107,21 @@ class Redrive:
         """
         return self._call("GET", "/api/audit", {"after": after, "limit": limit})
 
+    def export_audit(
+        self,
+        *,
+        form: str | None = None,
+        act: str | None = None,
+        object: str | None = None,
+        after: int | None = None,
+    ) -> Any:
+        """`GET /api/audit/export`
+
+        Export the audit as JSON lines or CSV, oldest first. `act` matches by prefix, `object` exactly; `after`:
+        only entries with a higher id.
+        """
+        return self._call("GET", "/api/audit/export", {"form": form, "act": act, "object": object, "after": after})
+
     def list_automations(self) -> Any:
         """`GET /api/automations`
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
 
+from dashboard.audit import downloads
 from dashboard.audit import words as act_words
 from dashboard.audit.words import Offer
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
-from jobs_admin.db import audit
+from jobs_admin.db import audit, audit_export
 from jobs_admin.failures import undoing
 from jobs_admin.failures.undoing import Done, Undoable
 from jobs_admin.models import AuditEvent
@@ -39,8 +41,7 @@ class Line:
 @require_safe
 @can(AUDITOR)
 def index(request: HttpRequest) -> HttpResponse:
-    chosen = {name: request.GET.get(name, "").strip()[:120] for name in ("act", "object")}
-    chosen = {name: value for name, value in chosen.items() if value}
+    chosen = _read_filter(request.GET)
     after = request.GET.get("after")
     page = audit.list_events(request.viewer, after=after, **chosen)
     context = {
@@ -53,6 +54,20 @@ def index(request: HttpRequest) -> HttpResponse:
         "first_url": f"?{urlencode(chosen)}",
     }
     return render_page(request, "redrive/audit/list.html", context, part="events")
+
+
+@require_POST
+@can(AUDITOR)
+def export(request: HttpRequest, form: str) -> HttpResponse:
+    """Return the filtered audit as a file. A POST, because exports are audited and a GET changes nothing."""
+    chosen = _read_filter(request.POST)
+    audit_export.note(request.viewer, form, **chosen)
+    return downloads.audit_file(request.viewer, form, **chosen)
+
+
+def _read_filter(given: Mapping[str, str]) -> dict[str, str]:
+    chosen = {name: given.get(name, "").strip()[:120] for name in ("act", "object")}
+    return {name: value for name, value in chosen.items() if value}
 
 
 def _lines(request: HttpRequest, rows: list[AuditEvent]) -> list[Line]:

@@ -184,6 +184,7 @@ _patterns = [
     path("alerts/deliveries/<int:pk>/send-again/", channels.resend, name="delivery-resend"),
     path("undo/", audit.undo, name="undo"),
     path("audit/", audit.index, name="audit-list"),
+    re_path(r"^audit/export/(?P<form>jsonl|csv)/$", audit.export, name="audit-export"),
     path("account/", account.index, name="account"),
     path("account/second-factor/", account.set_up, name="second-factor"),
     path("account/second-factor/start/", account.start, name="second-factor-start"),

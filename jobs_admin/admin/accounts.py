@@ -88,5 +88,4 @@ class AuditAdmin(Records):
     sortable_by = ()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[AuditEvent]:
-        allowed = viewer(request).sources(AUDITOR)
-        return AuditEvent.objects.all() if allowed is None else AuditEvent.objects.filter(source__in=allowed)
+        return audit.find_events(viewer(request))

@@ -12,6 +12,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from jobs_admin.core.text import representable, whole_number
@@ -99,22 +100,23 @@ class AuditPage:
     count_is_capped: bool
 
 
+def find_events(viewer: Viewer, *, act: str = "", object: str = "") -> QuerySet[AuditEvent]:
+    """Return the events of the sources whose audit the viewer may read; all for an auditor of every source.
+
+    `act` matches by prefix (`replay` finds `replay.start`), `object` exactly (`replay:12`).
+    """
+    sources = viewer.sources(AUDITOR)
+    found = AuditEvent.objects.all() if sources is None else AuditEvent.objects.filter(source__in=sources)
+    if act:
+        found = found.filter(act__startswith=act)
+    return found.filter(object=object) if object else found
+
+
 def list_events(
     viewer: Viewer, *, act: str = "", object: str = "", after: str | None = None, limit: int = 50
 ) -> AuditPage:
-    """Return events, latest first: those of the sources whose audit the viewer may read; all for an auditor of every source.
-
-    `act` matches by prefix (`replay` finds `replay.start`), `object` exactly (`replay:12`). An invalid `after` returns
-    the first page.
-    """
-    sources = viewer.sources(AUDITOR)
-    found = AuditEvent.objects.order_by("-id")
-    if sources is not None:
-        found = found.filter(source__in=sources)
-    if act:
-        found = found.filter(act__startswith=act)
-    if object:
-        found = found.filter(object=object)
+    """Return a page of `find_events`, latest first. An invalid `after` returns the first page."""
+    found = find_events(viewer, act=act, object=object).order_by("-id")
     total = found[: COUNT_CAP + 1].count()
     if (below := whole_number(after)) is not None:
         found = found.filter(pk__lt=below)

@@ -6,11 +6,9 @@ the time its batch is read. Names and order of the columns are stable; new colum
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 
 from django.db import transaction
@@ -19,6 +17,7 @@ from django.db.models.functions import Coalesce
 
 from jobs_admin import failures
 from jobs_admin.core import query as language
+from jobs_admin.core.export_lines import FORMS, csv_cell, csv_lines, json_line
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.trace_context import find_trace
 from jobs_admin.db import audit
@@ -27,6 +26,8 @@ from jobs_admin.models.access import Viewer
 from jobs_admin.models.group import TAKEN_IN
 from jobs_admin.search import scope
 from jobs_admin.search.failure_search import FailureSearch
+
+__all__ = ["COLUMNS", "DEFAULT_COLUMNS", "FORMS", "note", "parse_columns", "stream"]
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +43,6 @@ _ALWAYS = ("id", "source", "queue")  # the record at the end of a CSV has three 
 _READ_FROM = {"fingerprint": "group__fingerprint", "trace_id": "headers"}
 _TIMES = {"due_at", "first_failed_at", "failed_at", "received_at"}
 _JSON = {"args", "kwargs"}
-# Spreadsheets treat a cell with one of these prefixes as a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-
-FORMS = {"jsonl": "application/x-ndjson; charset=utf-8", "csv": "text/csv; charset=utf-8; header=present"}
 
 
 def parse_columns(names: Collection[str]) -> Sequence[str]:
@@ -126,15 +123,13 @@ class _Jsonl:
         return b""
 
     def rows(self, batch: list[dict[str, object]]) -> bytes:
-        return b"".join(_line(row | {name: _parse_json(str(row[name])) for name in self._arguments}) for row in batch)
+        return b"".join(
+            json_line(row | {name: _parse_json(str(row[name])) for name in self._arguments}) for row in batch
+        )
 
     def end(self, count: int, *, is_complete: bool = True, searched: int | None = None) -> bytes:
         searched_part = {"searched": searched} if searched is not None else {}
-        return _line({"end": is_complete, "failures": count, **searched_part})
-
-
-def _line(value: dict[str, object]) -> bytes:
-    return f"{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n".encode("utf-8", "backslashreplace")
+        return json_line({"end": is_complete, "failures": count, **searched_part})
 
 
 def _parse_json(text: str) -> object:
@@ -154,25 +149,11 @@ class _Csv:
         self._columns = columns
 
     def head(self) -> bytes:
-        # Without a UTF-8 byte order mark: programs would include it in the first column's name.
-        return _lines([self._columns])
+        return csv_lines([self._columns])
 
     def rows(self, batch: list[dict[str, object]]) -> bytes:
-        return _lines([_cell(value) for value in row.values()] for row in batch)
+        return csv_lines([csv_cell(value) for value in row.values()] for row in batch)
 
     def end(self, count: int, *, is_complete: bool = True, searched: int | None = None) -> bytes:
         searched_part = "" if searched is None else searched
-        return _lines([["end" if is_complete else "cut", count, searched_part, *[""] * (len(self._columns) - 3)]])
-
-
-def _lines(rows: Iterable[Iterable[object]]) -> bytes:
-    buffer = io.StringIO(newline="")
-    csv.writer(buffer, lineterminator="\r\n").writerows(rows)  # RFC 4180
-    return buffer.getvalue().encode("utf-8", "backslashreplace")
-
-
-def _cell(value: object) -> object:
-    """Return text that a spreadsheet would evaluate with a leading quote. Numbers come from the engine and are safe."""
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    return "" if value is None else value
+        return csv_lines([["end" if is_complete else "cut", count, searched_part, *[""] * (len(self._columns) - 3)]])

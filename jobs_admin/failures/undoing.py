@@ -25,7 +25,7 @@ _MOST_ROWS = 5_000  # latest audit rows of the person
 ALERT, _UNACKNOWLEDGED = "alert.acknowledge", "alert.unacknowledge"
 RULE, _WITHDRAWN = "rule.save", "rule.withdraw"
 # Acts without changes: exports and drafts; also the demo's own controls.
-_CHANGES_NOTHING = ("failures.export", "replay.draft")
+_CHANGES_NOTHING = ("audit.export", "failures.export", "replay.draft")
 _STEPS_APART = timedelta(seconds=5)  # longest time between two transactions of one change of groups
 
 

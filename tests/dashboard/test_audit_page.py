@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from django.db import transaction
 
@@ -72,13 +74,22 @@ def test_the_audit_is_read_by_the_role_on_every_source_beside_another_on_one():
     acted(reason="of the shop")
     acted(reason="of another", source="other")
 
-    def found(**roles: str) -> set[str]:
+    def find_sources(**roles: str) -> set[str]:
         viewer = Viewer("una", {EVERY_SOURCE if name == "every" else name: role for name, role in roles.items()})
         return {row.source for row in audit.list_events(viewer).rows}
 
-    assert found(every="auditor", shop="operator") == {"shop", "other"}
-    assert found(every="operator", other="auditor") == {"other"}
-    assert found(every="operator", shop="viewer") == set()
+    assert find_sources(every="auditor", shop="operator") == {"shop", "other"}
+    assert find_sources(every="operator", other="auditor") == {"other"}
+    assert find_sources(every="operator", shop="viewer") == set()
+
+
+def test_the_api_exports_with_the_roles_of_the_token_and_changes_nothing(call_api):
+    acted(), acted(source="bank", reason="of the bank")
+    text = call_api("GET", "audit/export", role="auditor", source="shop", act="replay").getvalue().decode()
+    assert [json.loads(line).get("source") for line in text.splitlines()] == ["shop", None]
+    assert call_api("GET", "audit/export", role="operator").status_code == 403
+    assert call_api("GET", "audit/export", role="auditor", after="-1").status_code == 422
+    assert not AuditEvent.objects.filter(act="audit.export").exists()
 
 
 def test_an_operator_is_shown_that_it_needs_an_admin(otto):

@@ -104,7 +104,7 @@ def test_every_command_of_ours_is_listed():
         ("depth", "{list,history}"),
         ("replays", "{list,bring-back,discard}"),
         ("policies", "{lint,list,show,publish,restore,withdraw}"),
-        ("audit", "{verify,accept}"),
+        ("audit", "{verify,accept,export}"),
         ("token", "{create,give,list,revoke}"),
     ],
 )

@@ -26,6 +26,7 @@ HARMLESS = frozenset(
         "api:preview_reschedule",
         "api:preview_alert_rule",
         "api:backtest_policy",
+        "audit-export",
         "failure-export",
         "policy-preview",
         "policy-backtest",

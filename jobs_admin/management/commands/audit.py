@@ -1,19 +1,24 @@
-"""`manage.py audit verify` checks the audit. `audit accept --reason …` accepts its end after a restored backup."""
+"""`manage.py audit verify` checks the audit, `audit export` prints it.
+
+`audit accept --reason …` accepts its end after a restored backup.
+"""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from typing import Any
 
 import redis
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs_admin import config
-from jobs_admin.db import audit_anchor
+from jobs_admin.db import audit_anchor, audit_export
+from jobs_admin.management import terminal
 from jobs_admin.models.access import Viewer
 
 
 class Command(BaseCommand):
-    help = "Verify the audit's chain and its end against the anchor in the store; accept the end after a restore."
+    help = "Verify the audit's chain and its end against the anchor in the store; export it; accept the end after a restore."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -26,9 +31,21 @@ class Command(BaseCommand):
         )
         accept = acts.add_parser("accept", help="Accept the latest entry as the end, such as after restoring a backup.")
         accept.add_argument("--reason", required=True, help="Reason why entries are missing, recorded in the audit.")
+        export = acts.add_parser("export", help="Print the audit as JSON lines or CSV, oldest first.")
+        export.add_argument("--form", choices=("jsonl", "csv"), default="jsonl")
+        export.add_argument(
+            "--act", dest="act_prefix", default="", help="Only actions that start with this, such as replay."
+        )
+        export.add_argument("--object", default="", help="Only this object, such as replay:12.")
+        export.add_argument("--after", type=int, default=0, metavar="ID", help="Only entries with a higher id.")
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
-    def handle(self, *, act: str, reason: str = "", head: str | None = None, **options: object) -> None:
+    def handle(self, *, act: str, reason: str = "", head: str | None = None, **options: Any) -> None:
+        if act == "export":
+            chosen = {"act": options["act_prefix"], "object": options["object"], "after": options["after"]}
+            for piece in audit_export.stream(terminal.viewer(), options["form"], **chosen):
+                self.stdout.write(piece.decode(), ending="")
+            return
         if act == "accept":
             if config.is_read_only():
                 raise CommandError(config.READ_ONLY)
