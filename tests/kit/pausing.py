@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 
 import redis
@@ -13,6 +14,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.pauses import UNTIL_RESUMED, Pauses
 from tests.kit.celery import RealWorker
 from tests.kit.network import Road
+from tests.kit.waiting import wait_until
 
 
 class Shop:
@@ -94,6 +96,26 @@ class Shop:
             return self.store.zcard(keys.due("shop"))
         with redis.Redis.from_url(self.worker.broker_url) as client:
             return client.zcard(keys.due("shop"))
+
+    def kill(self, victim: RealWorker) -> None:
+        """SIGKILL. On Redis not while it fetches: kombu may lose that message (docs/failure-modes.md)."""
+        if self.broker_url is None:
+            live = sum(one.process is not None and one.process.poll() is None for one in self.workers)
+            wait_until(lambda: self._stops_between_fetches(victim, live), "it to wait for a message", every_s=0)
+        victim.kill()
+
+    def _stops_between_fetches(self, victim: RealWorker, live: int) -> bool:
+        """Stop it; let it go on if a message was handed to it, which is to say if fewer than all workers wait for one."""
+        assert victim.process is not None
+        victim.process.send_signal(signal.SIGSTOP)
+        with redis.Redis.from_url(victim.broker_url) as client:
+            for _ in range(20):
+                if sum(one["cmd"] == "brpop" and "b" in one["flags"] for one in client.client_list()) == live:
+                    return True
+                time.sleep(0.02)
+        victim.process.send_signal(signal.SIGCONT)
+        time.sleep(0.05)
+        return False
 
     def cut(self) -> None:
         """All connections to the broker."""
