@@ -186,12 +186,11 @@ class Shared:
     count: int
     failures_url: str
     replay_url: str  # "" if the act is to release from quarantine, or no job can be replayed
-    ready: ReadyJobs | None  # None if the viewer may not replay
 
 
 def shared(queues: Sequence[str], failures_url: str, replay_url: str, ready: ReadyJobs | None) -> Shared:
     can_replay = ready is not None and ready.count
-    return Shared(min(len(queues), MOST_QUEUES), failures_url, replay_url if can_replay else "", ready)
+    return Shared(min(len(queues), MOST_QUEUES), failures_url, replay_url if can_replay else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +301,8 @@ def act(found: Causes, alert: Alert, now: datetime, outlook: Outlook | None, *, 
     these, occur = ("This error", "occurs") if len(found.leading) == 1 else ("The leading errors", "occur")
     still = [one for one in found.leading if _is_failing(one, now)]
     if any(one.per_minute is None or one.per_minute >= rates.LOUD_PER_MIN for one in still):
-        advice = f"{these} still {occur}: a replay now would likely fail again.{quiet}"
+        last = duration(max(0, round((now - max(one.group.last_seen for one in still)).total_seconds())))
+        advice = f"{these} still {occur} (last failure {last} ago): a replay now would likely fail again.{quiet}"
         return Act(advice, words, False, left_out, is_replay)
     if outlook and not is_replay and not outlook.excluded:
         why = outlook.reason or "the preview lists the reasons"

@@ -551,6 +551,7 @@ class Next:
     failures: str  # label of the link to its dead jobs; "" for none
     failures_url: str
     replay_url: str
+    is_cause_first: bool = False  # some jobs failed again: to read why comes before another replay
 
 
 def next_steps(replay: Replay, dead: int, compared: str, still_dead: int = 0) -> Next | None:
@@ -573,12 +574,10 @@ def next_steps(replay: Replay, dead: int, compared: str, still_dead: int = 0) ->
     if replay.failed_again:
         words.append("Fix the cause, then replay the failed jobs again.")
     if replay.cancelled:
-        words.append(
-            f"{replay.cancelled:,} unsent job{'' if replay.cancelled == 1 else 's'} can be replayed at any time."
-        )
+        words.append(f"{replay.cancelled:,} unsent job{' is' if replay.cancelled == 1 else 's are'} still dead.")
     text = f"replay:{replay.pk} state:dead"
     label = f"Open {dead:,} failure{'' if dead == 1 else 's'}"
-    return Next(" ".join(words), label, links.list_url(text), links.new_replay(text))
+    return Next(" ".join(words), label, links.list_url(text), links.new_replay(text), replay.failed_again > 0)
 
 
 def coverage(matched: int, sent: int, off: tuple[int, int], others: int) -> str:

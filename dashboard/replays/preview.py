@@ -49,9 +49,9 @@ MOST_VALUES = 5
 MOST_LISTED = 12  # recommended groups listed at once; the others are folded
 MOST_UNFOLDED = 6  # if more groups of a kind are not recommended, they are folded
 _KINDS = (
-    ("recommended", "Recommended", ("",)),
-    ("failing", "Failing or failed again", (prognosis.STILL_FAILING, prognosis.FAILED_AGAIN)),
-    ("permanent", "Usually permanent", (prognosis.PERMANENT, prognosis.POISON, prognosis.MUTED)),
+    ("recommended", "Recommended"),
+    ("failing", "Failing or failed again"),
+    ("permanent", "Usually permanent"),
 )
 
 
@@ -85,6 +85,7 @@ class Choice:
     place: str
     tenants: str
     failing: str  # failure rate of the last 5 minutes, as text; "" if failures have ended or are not counted
+    kind: str  # name of its `Kind`
     queue: str  # whether other jobs of its queue succeed
     queue_since: datetime | None  # time of the latest success, if it is not now
     url: str
@@ -134,15 +135,21 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
 
 
 def _likely_to_fail(preview) -> str:
-    """Return the warning about groups that are on and muted or likely to fail again; "" without such groups."""
+    """Return the warning about groups that are on and muted, failing or likely to fail again; "" without such groups."""
     on = [one for one in preview.choices if one.is_on]
-    likely = [one for one in on if one.code]
-    if len(likely) > 1:
-        muted = sum(one.code == prognosis.MUTED for one in likely)
-        kinds = ["muted"] * (muted > 0) + ["likely to fail again"] * (muted < len(likely))
-        return f"{len(likely):,} of {_number_of(len(on), 'group')} are {' or '.join(kinds)}."
-    which = "This group" if len(on) == 1 else f"1 of {len(on):,} groups"
-    return prognosis.Prognosis(likely[0].code, likely[0].reason).sentence(which) if likely else ""
+    warned = [one for one in on if _kind_of(one) != "recommended"]
+    if len(warned) > 1:
+        kinds = {
+            "muted" if one.code == prognosis.MUTED else "likely to fail again" if one.code else "still failing"
+            for one in warned
+        }
+        return f"{len(warned):,} of {_number_of(len(on), 'group')} are {' or '.join(sorted(kinds))}."
+    if not warned:
+        return ""
+    which, one = "This group" if len(on) == 1 else f"1 of {len(on):,} groups", warned[0]
+    if one.code:
+        return prognosis.Prognosis(one.code, one.reason).sentence(which)
+    return f"{which} is still failing: {_failing(one)}."
 
 
 def _coverage(preview) -> str:
@@ -221,8 +228,8 @@ def choices(preview) -> Choices | None:
     if not preview.choices:
         return None
     kinds = []
-    for name, title, codes in _KINDS:
-        rows = [_choice(one) for one in preview.choices if one.code in codes]
+    for name, title in _KINDS:
+        rows = [_choice(one) for one in preview.choices if _kind_of(one) == name]
         rows.sort(key=lambda row: (-row.group.count, row.group.fingerprint))
         if rows:
             kinds.append(_kind(name, title, rows))
@@ -256,11 +263,22 @@ def _choice(one: GroupChoice) -> Choice:
         title=one.title,
         place=one.place,
         tenants=f"{least}{_number_of(one.tenants, 'tenant')}" if one.tenants else "",
-        failing=figures.per_minute(one.failed_per_min) if one.is_failing and one.failed_per_min else "",
+        failing=_failing(one),
+        kind=_kind_of(one),
         queue=queue,
         queue_since=queue_since,
         url=reverse("redrive:group-detail", args=[one.fingerprint]),
     )
+
+
+def _kind_of(one: GroupChoice) -> str:
+    if one.code in (prognosis.PERMANENT, prognosis.POISON, prognosis.MUTED):
+        return "permanent"
+    return "failing" if one.code or _failing(one) else "recommended"
+
+
+def _failing(one: GroupChoice) -> str:
+    return figures.per_minute(one.failed_per_min) if one.is_failing and one.failed_per_min else ""
 
 
 def _queue_words(one: GroupChoice) -> tuple[str, datetime | None]:

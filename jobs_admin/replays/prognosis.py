@@ -37,7 +37,7 @@ _OF_CODE = {
     "ArithmeticError", "AssertionError", "AttributeError", "FloatingPointError", "ImportError", "IndentationError",
     "IndexError", "KeyError", "LookupError", "ModuleNotFoundError", "NameError", "NotImplementedError", "OverflowError",
     "RecursionError", "SyntaxError", "TabError", "TypeError", "UnboundLocalError", "UnicodeDecodeError",
-    "UnicodeEncodeError", "UnicodeError", "ValueError", "ZeroDivisionError",
+    "UnicodeEncodeError", "UnicodeError", "ValueError", "ZeroDivisionError", "decimal.InvalidOperation",
 }  # fmt: skip
 # Matches `404 Client Error`, `HTTP Error 404`, `status code: 404`, `returned 404`.
 _STATUS = re.compile(
@@ -121,7 +121,11 @@ def _poison(counted: _Counted) -> _Reasons:
 
 
 def _permanent(groups: list[Group], counted: _Counted, now: datetime) -> _Reasons:
-    """Yield groups that are permanent by policy, or else by error class, unless workers run a newer release."""
+    """Yield groups that are permanent by policy, or else by error class, unless workers run a newer release.
+
+    A policy decides where an entry of its classes names the error: that errors without an entry are retried is a
+    default of its author, not a statement about them.
+    """
     policies = []
     for version in PolicyVersion.objects.filter(is_published=True).order_by("name"):
         with suppress(Refused):
@@ -135,13 +139,13 @@ def _permanent(groups: list[Group], counted: _Counted, now: datetime) -> _Reason
         if group.state == GroupState.RESOLVED:
             continue  # an operator marked it as fixed
         classes = {
-            (one.name, matching.class_of(one, [group.error_type]))
+            (one.name, matching.named_class_of(one, [group.error_type]))
             for place in places[group.pk]
-            if (one := matching.chosen(policies, *place)) is not None and one.classes
+            if (one := matching.chosen(policies, *place)) is not None
         }
         if classes and all(class_ == policy.PERMANENT for _, class_ in classes):
             yield group.pk, PERMANENT, f"permanent by policy {min(name for name, _ in classes)}"
-        elif not classes and group.error_type.removeprefix("builtins.") in _OF_CODE:
+        elif not any(class_ for _, class_ in classes) and group.error_type.removeprefix("builtins.") in _OF_CODE:
             of_code.append(group)
     released = _find_released(of_code, now)
     for group in of_code:

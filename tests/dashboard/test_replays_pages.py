@@ -1138,7 +1138,7 @@ def test_groups_that_are_on_although_likely_to_fail_again_are_not_recommended_an
         assert "Usually permanent 1 group" in words and bar in words, fields
     Group.objects.filter(error_type="shop.PartnerDown").update(state="muted", state_by="ann")
     words = text_of(ann.post(NEW, {"selection": every, "step": "preview"}))
-    assert "2 of 2 groups are muted or likely to fail again. Replay 8 jobs" in words
+    assert "2 of 2 groups are likely to fail again or muted. Replay 8 jobs" in words
     name = Group.objects.get(state="muted").fingerprint
     assert "This group is muted by ann. Replay 5 jobs" in text_of(
         ann.post(NEW, {"q": f"group:{name}", "step": "preview"})
@@ -1198,6 +1198,9 @@ def test_a_row_shows_whom_a_group_hits_whether_it_still_fails_and_whether_its_qu
     rows = {row.group.fingerprint: row for kind in answer.context["choices"].kinds for row in kind.rows}
     assert rows["v1-old"].failing == "" and 1.5 <= rows[down.fingerprint].group.failed_per_min <= 1.8
     assert 80 <= rows[down.fingerprint].group.queue_succeeded_per_min <= 100
+    # It is on, as few failures a minute say little about the dead jobs, but nothing recommends it.
+    assert "Recommended 1 group, 2 jobs" in text and "Failing or failed again 1 group, 5 jobs" in text
+    assert "1 of 2 groups is still failing: 1." in text and "Replay 7 jobs" in text
 
 
 def test_the_groups_of_a_preview_cost_the_same_however_many_there_are(ann, shop, django_assert_max_num_queries):

@@ -129,7 +129,8 @@ def test_all_off_is_refused_with_the_way_out(mixed):
 
 
 def test_a_policy_reports_what_is_permanent(mixed):
-    mixed(down=(5, {}), gone=(3, {"error_type": "shop.EndpointGone"}), known=(2, {"error_type": "builtins.ValueError"}))
+    errors = {"gone": "shop.EndpointGone", "known": "builtins.ValueError", "bug": "decimal.InvalidOperation"}
+    mixed(down=(5, {}), **{name: (3, {"error_type": error}) for name, error in errors.items()})
     policies.publish(
         ADMIN,
         "mail",
@@ -137,12 +138,15 @@ def test_a_policy_reports_what_is_permanent(mixed):
             "match": {"source": "*", "queue": "emails", "task": "*"},
             "backoff": {"kind": "fixed", "first_delay_s": 1},
             "max_attempts": 3,
-            "classes": [{"error": "EndpointGone", "as": "permanent"}],
+            "classes": [{"error": "EndpointGone", "as": "permanent"}, {"error": "ValueError", "as": "transient"}],
         },
         expected_version=0,
     )
-    # The policy decides alone: what it does not call permanent is transient.
-    assert off()[0] == {"gone": "permanent by policy mail"}
+    # It decides on the errors that it names, whatever they are.
+    assert off()[0] == {
+        "gone": "permanent by policy mail",
+        "bug": "permanent: decimal.InvalidOperation is an error of code or data",
+    }
 
 
 def test_an_error_of_code_is_on_again_once_it_is_resolved_or_another_release_runs(mixed):
