@@ -24,12 +24,13 @@ from demo.shop import SOURCE, app
 from demo.story import JOBS, TENANT, Second, Side, Story, Ticket
 from demo.temper import COLD_RATE, STRAIN, STRAIN_S, WARM_RATE, WARMING_S
 from jobs_admin import config, replays
-from jobs_admin.core import keys
+from jobs_admin.core import keys, matching
 from jobs_admin.core.breaker import CLOSED, Breaker
+from jobs_admin.core.policy import ENFORCE
 from jobs_admin.core.refused import Refused
 from jobs_admin.failures import triage
 from jobs_admin.groups import group_changes
-from jobs_admin.models import Alert, Failure, Group, QueueCounter, Replay, Rule
+from jobs_admin.models import Alert, Failure, Group, PolicyVersion, QueueCounter, Replay, Rule
 from jobs_admin.models.access import Viewer, viewer_of
 from jobs_admin.models.alert import AlertState
 from jobs_admin.models.counter import HOUR
@@ -123,6 +124,8 @@ class Incident:
 
     def _break(self, seen: dict, now: float) -> None:
         state = self.story
+        if state.broken_at is None:
+            self._require_own_retries("order_pickup")
         if seen["mode"] != "outage":
             seen = control.set_mode(self.warehouse, "outage")
             state.broken_at = state.broken_at or now
@@ -143,6 +146,16 @@ class Incident:
                 state.act = "at_once"
         elif self._quiet_s > _QUIET_S:
             raise Failed(f"Only {state.dead} of {state.jobs} jobs were dead, without progress for {_QUIET_S:.0f} s.")
+
+    def _require_own_retries(self, name: str) -> None:
+        """Raise Failed if a policy decides on the retries of this task: its jobs are to die as its own code has it."""
+        policies = [version.policy for version in PolicyVersion.objects.filter(is_published=True)]
+        chosen = matching.chosen(policies, SOURCE, QUEUE, f"shop.hooks.{name}")
+        if chosen is not None and chosen.mode == ENFORCE and chosen.retries:
+            raise Failed(
+                f"The policy {chosen.name} is enforced for shop.hooks.{name}, so its jobs would not die within seconds. "
+                "Set it to observe, then run the incident again."
+            )
 
     def _is_alert_settled(self, now: float) -> bool:
         """Return whether the rule's alert fired, or will not: the rule is gone, or was evaluated often enough since."""

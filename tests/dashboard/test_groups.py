@@ -186,7 +186,7 @@ def test_replay_these_is_offered_to_operators_only(otto, vera, watched, shop):
     where = group()
     bury(3, group=where)
     address = f"/groups/{where.fingerprint}/"
-    assert "Replay 3 jobs" in text_of(otto.get(address)) and "Replay 3" not in text_of(vera.get(address))
+    assert "Review and replay 3 jobs" in text_of(otto.get(address)) and "replay 3" not in text_of(vera.get(address))
 
 
 def test_replay_these_leads_to_the_draft_of_this_group(otto, watched, shop):

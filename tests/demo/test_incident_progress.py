@@ -7,13 +7,14 @@ import time
 
 import pytest
 
-from demo import play, story
+from demo import first_start, play, story
 from demo.control import DemoUnreachable
 from demo.control import broker as broker_at
 from demo.incident import _MOST_PER_CHECK_S, _QUIET_S, Failed, Incident, begin
 from demo.partner import Partner
 from demo.shop import app
 from demo.story import TENANT, Side, Ticket
+from jobs_admin import policies
 from tests.kit.failures import bury
 
 pytestmark = pytest.mark.django_db
@@ -54,6 +55,14 @@ def test_the_player_held_up_for_long_takes_nothing_for_quiet(incident):
     for now in (0.0, 10_000.0, 20_000.0, 30_000.0, 40_000.0):  # the jobs are published by the third
         incident._play(now)
     assert 0 < incident._quiet_s <= 3 * _MOST_PER_CHECK_S
+
+
+def test_an_enforced_policy_for_its_jobs_ends_it_at_once_and_says_so(incident, store):
+    policies.publish(first_start._PUBLISHER, "webhooks", {**first_start.POLICIES["webhooks"], "mode": "enforce"})
+    incident.step()
+    assert incident.story.outcome == "failed" and incident.story.published == 0
+    assert incident.story.why.startswith("The policy webhooks is enforced for shop.hooks.order_pickup")
+    assert "Set it to observe" in incident.story.why
 
 
 def test_a_release_counts_each_job_that_succeeded_and_no_death_before_it(incident):
