@@ -57,7 +57,7 @@ def test_the_player_held_up_for_long_takes_nothing_for_quiet(incident):
     assert 0 < incident._quiet_s <= 3 * _MOST_PER_CHECK_S
 
 
-def test_an_enforced_policy_for_its_jobs_ends_it_at_once_and_says_so(incident, store):
+def test_an_enforced_policy_for_its_jobs_ends_it_at_once_with_its_name(incident, store):
     policies.publish(first_start._PUBLISHER, "webhooks", {**first_start.POLICIES["webhooks"], "mode": "enforce"})
     incident.step()
     assert incident.story.outcome == "failed" and incident.story.published == 0
