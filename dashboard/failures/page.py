@@ -186,6 +186,15 @@ def why_not_editable(failure: Failure) -> str:
 _INCOMPLETE = "The arguments are not stored as complete JSON, so they cannot be edited."
 
 
+def same_error(failure: Failure, items: Sequence[ReplayItem]) -> str:
+    """Return a warning if the last replay of the job ended with the error that it has now. `items`: latest first."""
+    last = items[0] if items else None
+    if last is None or last.state != ItemState.FAILED_AGAIN or not failure.group_id:
+        return ""
+    is_same = (last.failed_group_id or last.first_group_id) == failure.group_id
+    return "Its last replay failed with the same error." if is_same else ""
+
+
 def open_item(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:
     """Return the item of a replay that still expects reports."""
     if failure.state == FailureState.GONE:

@@ -87,7 +87,8 @@ def page(
         "payload": payload,
         "is_cut": is_complete and contents.is_cut(failure),
         "acts": acts,
-        "likely": next((one.sentence("Its group") for one in likely.values()), ""),  # the warning before a replay
+        "likely": next((one.sentence("Its group") for one in likely.values()), "")  # the warning before a replay
+        or failure_page.same_error(failure, items),
         "source": source,
         "removes": bool((can := abilities.capabilities(failure.source)) and can.remove),
         "crashes": quarantine.lines(failure),

@@ -7,7 +7,7 @@ import pytest
 from django.urls import reverse
 
 from jobs_admin import replays
-from jobs_admin.models import Attempt, AuditEvent, Failure, Replay
+from jobs_admin.models import Attempt, AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import Caveat
 from tests.kit.failures import ARGS, KWARGS, bury, dead
@@ -219,6 +219,19 @@ def test_a_replay_that_is_likely_to_fail_again_gives_the_reason_and_is_confirmed
     assert not any("at once" in pages[pk] or "ikely to fail" in pages[muted] for pk in (bug, muted))
     ann.post(reverse("redrive:failure-replay", args=[bug]))
     assert Replay.objects.get().total == 1
+
+
+def test_a_job_whose_last_replay_failed_with_the_same_error_is_replayed_only_after_a_warning(ann, shop):
+    (pk,) = dead(1, group=group("shop.PartnerDown", "down"))
+    url = reverse("redrive:failure-detail", args=[pk])
+    ann.post(reverse("redrive:failure-replay", args=[pk]))
+    failure = Failure.objects.get(pk=pk)
+    again = ReplayItem.objects.filter(failure=pk)
+    again.update(state="failed_again", first_ok=False, first_group=failure.group_id)
+    Failure.objects.filter(pk=pk).update(state="dead")
+    assert "Its last replay failed with the same error. Replay… Replay job anyway" in text_of(ann.get(url))
+    again.update(first_group=group("shop.Other", "else", fingerprint="v1-else"))
+    assert "Replay sends the job at once." in text_of(ann.get(url))
 
 
 def test_a_job_that_could_be_accepted_is_refused_with_the_way_to_accept_it(ann, shop):
