@@ -44,7 +44,6 @@ PUBLISHED_PER_S = 60.0
 # The warehouse carries at first so little that the worker, as fast as it was in the outage, sends this much too much.
 _TOO_MUCH = 3.0
 _SMALLEST_SCALE = 0.05
-_SMALLEST_HOLD_SCALE = 0.65  # a breaker begins its release at five a second, whatever the machine
 REASONS = {"at_once": "Incident demo: everything at once", "careful": "Incident demo: careful"}
 
 # An act in which nothing moves for so long has gone wrong; how long one takes is the machine's affair.
@@ -258,7 +257,9 @@ class Incident:
         if is_put_aside and now - state.broken_again_at >= lasted_s:
             # Counted before it is back: a probe may succeed at once.
             served = seen["served"]
-            seen = control.set_mode(self.warehouse, "warming", scale=max(state.scale, _SMALLEST_HOLD_SCALE))
+            # Not fitted to the machine: a breaker begins its release at five a second on any, and more arrive at once
+            # from a worker that was held up.
+            seen = control.set_mode(self.warehouse, "warming")
             began = round(seen["now"] - seen["for_s"], 3)
             state.sides["held"] = Side(began, seen["falls"], served, jobs=outage.on_hold)
         elif self._quiet_s > _QUIET_S:
