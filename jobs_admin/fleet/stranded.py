@@ -17,6 +17,7 @@ from django.db import transaction
 
 from jobs_admin import config
 from jobs_admin.core import keys, untrusted
+from jobs_admin.core.figures import clock
 from jobs_admin.core.matching import chosen
 from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.core.refused import Refused
@@ -56,12 +57,12 @@ class Stranded:
     @property
     def text(self) -> str:
         """State first: `1 job was running or fetched in worker w1, last seen at 08:01:12 UTC; the job returns at 09:01:05 UTC`."""
-        gone = f"in worker {self.worker}, last seen at {self.seen_at:%H:%M:%S} UTC"
+        gone = f"in worker {self.worker}, last seen at {_time_of_day(self.seen_at)}"
         sentences = []
         if self.tags:
             one = len(self.tags) == 1
             return_ = "the job returns" if one else "the first returns"
-            at = "" if self.returns_at is None else f"; {return_} at {self.returns_at:%H:%M:%S} UTC"
+            at = "" if self.returns_at is None else f"; {return_} at {_time_of_day(self.returns_at)}"
             sentences.append(f"{len(self.tags):,} job{' was' if one else 's were'} running or fetched {gone}{at}.")
         if self.lost:
             one = self.lost == 1
@@ -80,6 +81,11 @@ class Stranded:
         if self.lost:
             parts.append("Publish a policy with file_lost: such jobs are then filed and can be replayed.")
         return " ".join(parts)
+
+
+def _time_of_day(at: datetime) -> str:
+    """Return `08:01:12 UTC`; of another day than today `29 Nov 08:01:12 UTC`."""
+    return f"{clock(at, datetime.now(UTC), with_seconds=True)} UTC"
 
 
 def find_stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
@@ -260,7 +266,7 @@ def _outcome(one: Stranded, adapter: GivesBack, error: str) -> tuple[str, dict[s
     except SourceError:
         which = "whether the job was returned" if jobs == 1 else f"which of the {jobs:,} jobs were returned"
         return f"The broker does not answer, so it is not known {which}: {error} {again}", None
-    at = "" if one.returns_at is None else f" at {one.returns_at:%H:%M:%S} UTC"
+    at = "" if one.returns_at is None else f" at {_time_of_day(one.returns_at)}"
     if not left:
         all_ = "The job was" if jobs == 1 else f"All {jobs:,} jobs were"
         return f"{all_} returned, but the broker then failed: {error}", {"jobs": jobs, "left": 0}

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.core import keys
+from jobs_admin.core.figures import clock
 from jobs_admin.core.policy import document, parse
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
@@ -63,6 +64,19 @@ def killed(worker: RealWorker, store, *, is_reserved: bool) -> str:
     return job
 
 
+def at_time(at):
+    return clock(at, timezone.now(), with_seconds=True)
+
+
+def test_a_time_of_another_day_is_reported_with_its_day():
+    seen, returns = timezone.now() - timedelta(days=2), timezone.now() + timedelta(days=2)
+    one = stranded.Stranded("shop", "boot", "w1", seen, ("celery",), ("tag",), returns, 0)
+    assert one.text == (
+        f"1 job was running or fetched in worker w1, last seen at {seen:%-d %b %H:%M:%S} UTC; "
+        f"the job returns at {returns:%-d %b %H:%M:%S} UTC."
+    )
+
+
 @pytest.mark.long("Kills a worker and waits until the desk returns what it had.")
 def test_what_a_killed_worker_had_in_hand_is_reported_and_returned_once(broker, engine, store, django_user_model):
     worker = worker_on(broker, engine.url, late_ack=True).start()
@@ -71,8 +85,8 @@ def test_what_a_killed_worker_had_in_hand_is_reported_and_returned_once(broker, 
     assert (len(one.tags), one.lost, one.queues) == (1, 0, ("celery",))
     assert one.returns_at - timezone.now() > timedelta(minutes=55)
     assert one.text == (
-        f"1 job was running or fetched in worker {one.worker}, last seen at {one.seen_at:%H:%M:%S} UTC; "
-        f"the job returns at {one.returns_at:%H:%M:%S} UTC."
+        f"1 job was running or fetched in worker {one.worker}, last seen at {at_time(one.seen_at)} UTC; "
+        f"the job returns at {at_time(one.returns_at)} UTC."
     )
     sampling.sample(timezone.now())
     (finding,) = [one for one in Source.objects.get(name="shop").findings if one["id"] == stranded.FINDING]
@@ -186,7 +200,7 @@ def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, sto
             stranded.return_jobs(ANN, "shop", one.boot)
         data = refused.value.message
         assert data.startswith("1 of 2 jobs were returned to their queues: ") and "WRONGTYPE" in data
-        assert f"1 is still held for worker {one.worker}, the first to return at {one.returns_at:%H:%M:%S} UTC." in data
+        assert f"1 is still held for worker {one.worker}, the first to return at {at_time(one.returns_at)} UTC." in data
         assert there.llen("celery") == 1 and there.hkeys("unacked") == [b"second"]
         acts = AuditEvent.objects.filter(act="worker.return", allowed=True).order_by("pk")
         assert [event.after for event in acts] == [{"jobs": 2}, {"jobs": 1, "left": 1}]
