@@ -53,6 +53,7 @@ class Desk:
     process: subprocess.Popen[str]
     output: list[str] = field(default_factory=list)
     login: Any = None  # as a browser keeps it
+    latest: Any = None  # the latest answer of the API
 
     def get(self, path: str, **query: object) -> Any:
         """Return the API's answer, e.g. of `get("failures", q="queue:webhooks")`; any status but 200 is an error."""
@@ -65,7 +66,8 @@ class Desk:
             verify=NO_TLS,
         )
         assert answer.status_code == 200, f"{path}: {answer.status_code} {answer.text[:300]}"
-        return answer.json()
+        self.latest = answer.json()
+        return self.latest
 
     def send(self, task: str, queue: str, **kwargs: object) -> None:
         """Put a job on the shop's queue, as its customers do."""
@@ -81,16 +83,21 @@ class Desk:
         path = self.folder / "log" / f"{name}.log"
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
-    def wait_until(self, truth: Callable[[], Any], what: str, within_s: float) -> Any:
-        """The first true answer; fails when it does not come in time, and at once when the desk has died."""
+    def wait_until(
+        self, truth: Callable[[], Any], what: str, within_s: float, progress: Callable[[Any], object] = lambda _: None
+    ) -> Any:
+        """The first true answer; fails when it does not come in time, and at once when the desk has died.
+
+        `within_s` counts from the latest change of `progress`, which is called with the API's latest answer.
+        """
         lines, began = self.output, time.monotonic()
 
         def pause() -> None:  # a request costs the desk some work: the longer it takes, the fewer are sent
             time.sleep(min(1.0, max(0.1, (time.monotonic() - began) / 20)))
 
         return wait_until(
-            truth, what, progress=lambda: len(lines), within_s=within_s, meanwhile=pause, process=self.process,
-            text=lambda: "".join(lines),
+            truth, what, progress=lambda: (len(lines), progress(self.latest)), within_s=within_s, meanwhile=pause,
+            process=self.process, text=lambda: "".join(lines),
         )  # fmt: skip
 
 
@@ -117,6 +124,7 @@ class TheDesk:
                     lambda: self._running.get("failures", q="state:any")["count"] >= PLAYED,
                     "the day is in",
                     READY_WITHIN_S,
+                    progress=lambda answer: answer["count"],
                 )
                 control.set_rate(self._running.demo_broker(), LOAD)
             except BaseException:

@@ -8,7 +8,7 @@ from collections import Counter
 import httpx
 import pytest
 
-from tests.kit.browser import complaints_of
+from tests.kit.browser import WITHIN_S, complaints_of
 from tests.kit.page_checks import expect
 from tests.kit.receiver import Receiver
 
@@ -85,8 +85,8 @@ def test_dead_jobs_call_a_person_whose_link_lands_on_the_act(desk, browser, rece
     page = context.new_page()
     complaints = complaints_of(page)
     for _ in range(3):  # a chat program looks at the link first
-        assert httpx.get(about["url"], trust_env=False).status_code in (302, 200)
-        assert httpx.get(about["replay_url"], trust_env=False).status_code in (302, 200)
+        assert httpx.get(about["url"], timeout=WITHIN_S, trust_env=False).status_code in (302, 200)
+        assert httpx.get(about["replay_url"], timeout=WITHIN_S, trust_env=False).status_code in (302, 200)
     page.goto(about["url"])
     page.get_by_label("Name").fill("admin")
     page.get_by_label("Password").fill(desk.password)

@@ -51,7 +51,9 @@ def test_an_alert_over_the_mixed_day_is_replayed_by_its_link_and_one_button(desk
         reported = desk.get(f"replays/{number}")
         return reported if reported["state"] in ("done", "held", "stopped", "cancelled") else None
 
-    reported = desk.wait_until(ended, "it ends without another act", within_s=240)
+    reported = desk.wait_until(
+        ended, "it ends without another act", within_s=240, progress=lambda answer: answer["counts"]
+    )
     page.reload()
     assert faults_at_sizes(page, "replay") == []
     assert reported["state"] == "done", reported["held_because"]

@@ -62,7 +62,7 @@ def all_came_back(desk, page, jobs):
         replay = desk.get(f"replays/{replay_id}")
         return replay if replay["state"] == "done" else None
 
-    replay = desk.wait_until(ended, "the replay is done", within_s=180)
+    replay = desk.wait_until(ended, "the replay is done", within_s=180, progress=lambda answer: answer["counts"])
     again = desk.get("failures", q=f"replay:{replay_id} state:dead -error:ReadError")["count"]
     assert replay["counts"] | {"total": jobs, "succeeded": jobs - again, "failed_again": again} == replay["counts"]
     assert again <= jobs * 0.03
@@ -122,9 +122,16 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
             queue["waiting"] or queue["active"] for queue in queues
         )
 
-    desk.wait_until(at_rest, "what was being retried came through", within_s=120)
+    desk.wait_until(
+        at_rest, "what was being retried came through", within_s=120, progress=lambda answer: answer["count"]
+    )
     # The played day, which may still be on its way, broke in the same way: its jobs are in the same group.
-    desk.wait_until(lambda: steady(lambda: struck()["dead"]), "no more arrive in the group", within_s=120)
+    desk.wait_until(
+        lambda: steady(lambda: struck()["dead"]),
+        "no more arrive in the group",
+        within_s=120,
+        progress=lambda answer: [group["dead"] for group in answer["items"]],
+    )
 
     # Open the group and replay it, and then all that lies dead in the queue that was broken.
     fingerprint, dead = struck()["fingerprint"], struck()["dead"]

@@ -66,7 +66,7 @@ def pull_until(reached, what):
         pull_and_check,
         what,
         every_s=0.2,
-        within_s=25,
+        within_s=90,
         text=lambda: (
             Failure.objects.values_list("task", "kind", "state", "attempts"),
             coverage(),
