@@ -72,6 +72,7 @@ def sentence(row: BreakerRow, now: datetime, dead: int | None = None) -> str:
         return f"{row.name}: no outcome reported yet"
     start = document.opened_at or document.since if row.state == OPEN else document.since
     since = f" since {clock(start, now)}" if start else ""
+    is_now = "has been" if since else "is"
     if row.is_observed:
         return _observed_sentence(row, document, since, start, now)
     forced = document.forced
@@ -79,22 +80,22 @@ def sentence(row: BreakerRow, now: datetime, dead: int | None = None) -> str:
         return f"{row.name} is forced closed by {forced.by or 'an operator'}{_until(forced.until, now)}: jobs start"
     if row.is_closed:
         rest = f", {_jobs(document.on_hold)} still held" if document.on_hold else ""
-        return f"{row.name}: jobs start{since}{_hosts_text(document)}{rest}"
+        return f"{row.name}: jobs running normally{since}{_hosts_text(document)}{rest}"
     jobs = f"{_jobs(document.on_hold)} held" if document.on_hold is not None else "jobs are held"
     died = "" if dead is None else ", none dead" if not dead else f", {_number(dead)} dead"
     if forced and forced.as_ == OPEN:
         by = forced.by or "an operator"
-        return f"{row.name} is forced open by {by}{since}{_until(forced.until, now)}: {jobs}{died}"
+        return f"{row.name} {is_now} forced open by {by}{since}{_until(forced.until, now)}: {jobs}{died}"
     if row.state == HALF_OPEN:
         rate = f", {small(document.rate)}/s released" if document.rate else ", being released"
-        return f"{row.name} is recovering{since}: {jobs}{rate}{died}"
+        return f"{row.name} {is_now} recovering{since}: {jobs}{rate}{died}"
     latest = next((it for it in reversed(document.history) if not it.is_of_host), None)
     if latest is not None and latest.why.startswith(RESUMED):
-        return f"{row.name} waits for a first job after a pause: {jobs}{died}"
+        return f"{row.name} is waiting for a first job after a pause: {jobs}{died}"
     whose = ""
     if parts := [*document.tenants, *(f"task {one}" for one in document.tasks)]:
         whose = f" for {list_some(parts, MOST_NAMED)}"
-    return f"{row.name} is down{whose}{since}: {jobs}{died}"
+    return f"{row.name} {is_now} down{whose}{since}: {jobs}{died}"
 
 
 def _hosts_text(document: Document) -> str:
@@ -106,10 +107,10 @@ def _hosts_text(document: Document) -> str:
 
 def _observed_sentence(row: BreakerRow, document: Document, since: str, start: datetime | None, now: datetime) -> str:
     if row.is_closed:
-        return f"{row.name}: observed, would hold nothing{since}"
+        return f"{row.name}: observed, no outage{since}"
     jobs = f"{_jobs(document.would_hold)}" if document.would_hold is not None else "jobs"
     lasted = f" for {duration((now - start).total_seconds())}" if start else ""
-    return f"{row.name} looks down{since}: would have held {jobs}{lasted}"
+    return f"{row.name} {'has looked' if since else 'looks'} down{since}: would have held {jobs}{lasted}"
 
 
 def _until(until: datetime | None, now: datetime) -> str:
@@ -184,7 +185,7 @@ def evidence_facts(evidence: Evidence) -> list[Fact]:
         found.append(Fact("Kinds", ", ".join(f"{kind} ({number(n)})" for kind, n in most[:5])))
     if evidence.chance is not None:
         chance = "below 1 in 10¹²" if evidence.chance < _CHANCE_SHOWN else f"1 in {number(round(1 / evidence.chance))}"
-        found.append(Fact("False alarm", chance, "Bound on the chance, if 20 % or more fail usually"))
+        found.append(Fact("False alarm", chance, "Upper bound of the chance if 20 % or more usually fail"))
     return found
 
 
@@ -200,7 +201,7 @@ def closing_text(row: BreakerRow) -> str:
         else "Matching jobs would start again."
     )
     if evidence and evidence.share and document.state == "open":  # while jobs are being released, most of them succeed
-        again = f" At {exact_percent(evidence.share)} failing, as when it opened,"
+        again = f" With {exact_percent(evidence.share)} failing, as when the breaker opened,"
         text += f"{again} about {number(round((document.on_hold or 0) * evidence.share))} of them would fail and spend an attempt."
     return text
 

@@ -228,9 +228,7 @@ def check_sources(now: datetime, *, reads_database: bool = True) -> Iterator[Res
         yield Result("sources", "", [Finding("sources", HIGH, str(error), "Correct the file in REDRIVE_SOURCES.")])
         return
     if not sources:
-        fix = (
-            "Set CELERY_BROKER_URL, or REDRIVE_SOURCES to a file of them, as “Connect a source” in the desk writes it."
-        )
+        fix = "Set CELERY_BROKER_URL, or REDRIVE_SOURCES to a file of sources; “Connect a source” in the desk shows its lines."
         yield Result("sources", "", [Finding("no-source", WARNING, "No source is configured.", fix)])
     for name, source in sources.items():
         check = partial(check_source, name, source, now, reads_database=reads_database)
@@ -696,11 +694,9 @@ def _find_missing_second_factors() -> list[Finding]:
     text = (
         f"{len(names):,} {'account has' if len(names) == 1 else 'accounts have'} no second factor, which "
         f"REDRIVE_SECOND_FACTOR_FOR requires: {list_some([terminal_line(name, 60) for name in names], 5)}. "
-        "Whoever logs in first with the password sets it up."
+        "Until they set it up, anyone with the password can."
     )
-    return [
-        Finding("second-factor", WARNING, text, "Ask them to log in now, or deactivate accounts that are not used.")
-    ]
+    return [Finding("second-factor", WARNING, text, "Ask them to log in now, or deactivate unused accounts.")]
 
 
 def check_sign_on() -> Result:

@@ -322,7 +322,7 @@ def _why_no_sign_on(found: Mapping[str, Any]) -> str:
     if missing:
         return f"REDRIVE_OIDC_ISSUER needs {' and '.join(missing)} too."
     if find_spec("authlib") is None or find_spec("joserfc") is None:
-        return "REDRIVE_OIDC_ISSUER is set, and Authlib is not installed: run `pip install 'redrive[oidc]'`."
+        return "REDRIVE_OIDC_ISSUER is set, but Authlib is not installed: run `pip install 'redrive[oidc]'`."
     return ""
 
 

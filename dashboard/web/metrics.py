@@ -140,7 +140,7 @@ def _of_policies(viewer: Viewer, now: datetime) -> Iterator[Metric]:
         for one in holds.listing(viewer)
         if holds.is_open(one, now)
     ]
-    yield _gauge("redrive_pauses", "Open pauses by hand: 1 for each.", paused)
+    yield _gauge("redrive_pauses", "Open pauses: 1 for each.", paused)
     yield from _of_breakers(viewer)
     yield _gauge("job_retry_budget_remaining", "Retries left in the budget of a policy, per source.", left)
     yield _gauge("redrive_policy_workers", "Live workers matched by a policy, by version.", on)

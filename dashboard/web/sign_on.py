@@ -136,9 +136,7 @@ def read_metadata() -> dict[str, Any]:
 def _fetch_metadata(issuer: str) -> dict[str, Any]:
     found = _read_json("GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     if found.get("issuer") != issuer:
-        raise ProviderDown(
-            _DOWN, f"it names itself {found.get('issuer')!r}, not {issuer!r} as REDRIVE_OIDC_ISSUER does"
-        )
+        raise ProviderDown(_DOWN, f"its issuer is {found.get('issuer')!r}, not {issuer!r} as in REDRIVE_OIDC_ISSUER")
     for name in _ENDPOINTS:
         _endpoint(found, name)
     return found
@@ -209,7 +207,7 @@ def _read_json(method: str, url: str, headers: Mapping[str, str] = MappingProxyT
     except (ValueError, RecursionError) as error:
         raise ProviderDown(_DOWN, f"{url} answers without JSON") from error
     if not isinstance(found, dict):
-        raise ProviderDown(_DOWN, f"{url} answers with JSON that is no object")
+        raise ProviderDown(_DOWN, f"{url} answers with JSON that is not an object")
     return found
 
 

@@ -124,7 +124,9 @@ class AuditedUserAdmin(Audited, KeepsRights, UserAdmin):
         people = [user for user in chosen if self.has_change_permission(request, user)]
         if len(people) < len(chosen):
             refused = len(chosen) - len(people)
-            self.message_user(request, f"{refused} accounts have more rights than you and were left.", messages.ERROR)
+            self.message_user(
+                request, f"{refused} accounts have more rights than you and were not changed.", messages.ERROR
+            )
         return people
 
     def _audited(self, user: AbstractUser) -> dict[str, object]:

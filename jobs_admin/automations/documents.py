@@ -141,7 +141,7 @@ def _rule(viewer: Viewer, value: object) -> Rule | None:
         return None
     found = next((one for one in alerts.rules(viewer, with_channels=False) if one.name == value), None)
     if found is None:
-        raise invalid("rule", "No alert rule of this name, or you cannot view it.")
+        raise invalid("rule", "No alert rule has this name, or you cannot view it.")
     return found
 
 

@@ -59,7 +59,7 @@ def waiting_reason(
 ) -> str:
     """Return why nothing can happen now, whatever matches; "" if an action is possible."""
     if acted_at is not None and now < acted_at + conditions.cooldown_s:
-        return f"It acted less than {duration(conditions.cooldown_s)} ago."
+        return f"The automation acted less than {duration(conditions.cooldown_s)} ago."
     if not most_jobs(conditions, spent):
         return f"The cap of {conditions.cap_per_hour:,} jobs per hour is reached."
     return _rule_reason(now, acted_at, episodes) if conditions.needs_rule else ""
@@ -81,7 +81,7 @@ def _rule_reason(now: float, acted_at: float | None, episodes: Sequence[Episode]
         return "The alert rule is firing."
     since = max(now - DAY_S, acted_at if acted_at is not None else now - DAY_S)
     if not any(one.resolved_at is not None and one.resolved_at > since for one in begun):
-        return "The alert rule has not resolved since the last action, or within a day."
+        return "The alert rule has not resolved in the last day, or not since the last action."
     return ""
 
 

@@ -83,7 +83,7 @@ def _read_one_by_one(
 ) -> Iterator[T]:
     for entry_id, entry in named.items():
         if entry_id in known.alone:
-            yield exclude(entry, f"{ENDS_READER}each time, {known.deaths} times by now")
+            yield exclude(entry, f"{ENDS_READER}each time, {known.deaths} times so far")
         else:
             _mark_reading(store, name, [entry_id], DEATHS_TOGETHER + 1)
             yield read([entry])

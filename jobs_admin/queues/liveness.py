@@ -155,7 +155,7 @@ def stalled_sources(now: datetime) -> dict[str, Stall | None]:
             refused.first_at, f"Reports are refused and not filed. {refused.why}"
         )
     for left in _without_room(now).filter(source__in=Source.objects.values("name")):
-        why = f"Reports cannot be filed and stay in the queue or stream: no more are stored. {left.why}"
+        why = f"Reports that cannot be filed stay in their queue or stream: no more unfiled reports are stored. {left.why}"
         found[left.source] = found.get(left.source) or Stall(left.first_at, why)
     return found
 

@@ -90,7 +90,7 @@ def test_a_person_creates_previews_enables_and_stops_on_pages(otto):
     assert not Automation.objects.exists()
     otto.post("/automations/save/", FORM)
     page = text_of(otto.get("/automations/back/"))
-    assert "dry run" in page and "3 jobs match now. It would act now." in page
+    assert "dry run" in page and "3 jobs match now. The automation would act now." in page
     assert "When there is a dead job of shop that matches queue:emails" in page
     otto.post("/automations/back/enable/", {"version": "1"})
     automations.step(timezone.now())

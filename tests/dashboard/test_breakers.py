@@ -419,7 +419,7 @@ def test_a_breaker_that_is_only_observed_is_recorded_without_a_notice(store, ann
     text = text_of(ann.get(PAGE))
     assert f"would have held {breaker.starts:,} jobs for 11 min" in text and breaker.starts > 1_243
     assert "The policy only observes" in text and "Next probe" not in text
-    assert "partner is down" not in text_of(ann.get("/")) and breakers.open_breakers(ANN, ["shop"]) == []
+    assert "partner has been down" not in text_of(ann.get("/")) and breakers.open_breakers(ANN, ["shop"]) == []
 
 
 def test_a_breaker_whose_workers_only_observe_holds_nothing(policy, store, ann):
@@ -446,7 +446,7 @@ def test_the_page_names_what_is_held_why_and_what_closing_would_do(outage, ann):
     breaker_history.step(timezone.now())
     since = datetime.fromtimestamp(outage.opened_at, UTC).strftime("%H:%M")
     text = text_of(ann.get(PAGE))
-    assert f"partner is down since {since}: 1,243 jobs held, none dead" in text
+    assert f"partner has been down since {since}: 1,243 jobs held, none dead" in text
     for part in (
         "TimeoutError: partner.example", "timeout", "Usual share", "Next probe", "queue webhooks 1,243", "tenant acme 1,202", "task shop.send", "parts are estimates", "j1",
         "If forced closed now: 1,243 jobs would start at the careful pace.", "attempts failed: timeout", "Force open…", "Force closed…",
@@ -459,14 +459,14 @@ def test_the_page_names_a_failing_host_a_task_alone_and_older_workers(policy, st
     found = run_hosts(lambda host, task, at: host == "a" and at >= SINCE_S).breaker
     assert put(store, found).covers_host("a")
     text = text_of(ann.get(PAGE))
-    assert "jobs start" in text and ", but not on host a" in text and "Failing hosts" in text
+    assert "jobs running normally" in text and ", but not on host a" in text and "Failing hosts" in text
     assert "connection" in text and "Older guard" not in text
     api = call_api("GET", "breakers/partner").json()
     assert [(one["host"], one["failures"] >= 10) for one in api["hosts"]] == [("a", True)] and api["tasks"] == []
     breaker = opened()
     breaker.tenants = ["#task:shop.send"]
     put(store, breaker)
-    assert "partner is down for task shop.send since" in text_of(ann.get(PAGE))
+    assert "partner has been down for task shop.send since" in text_of(ann.get(PAGE))
     row = breakers.get(ANN, "shop", "partner")
     assert row.holds_task("shop.send", "*") and not row.holds_task("shop.other", "*")
     values = {"source": "shop", "boot": "b", "at": time.time(), "mode": "enforce", "breakers": ["partner"]}
@@ -545,7 +545,7 @@ def test_it_is_forced_and_put_back_by_the_forms_of_its_page(outage, store, ann):
     assert "partner is forced closed: held jobs start at the careful pace." in text and "Undo" in text
     assert "partner is forced closed by ann until" in text and "Return to automatic" in text and "it works" in text
     text = text_of(ann.post(force, {"as": "open", "reason": "it does not", "for": ""}, follow=True))
-    assert "partner is forced open by ann since" in text and "until changed" in text
+    assert "partner has been forced open by ann since" in text and "until changed" in text
     assert "partner is automatic again." in text_of(ann.post(force, {"as": "auto"}, follow=True))
     assert stored(store).forced is None
     assert "Enter a reason" in text_of(ann.post(force, {"as": "open", "reason": "", "for": ""}, follow=True))
@@ -560,7 +560,7 @@ def test_two_people_force_it_where_a_replay_of_its_jobs_would_need_two(outage, s
         and stored(store).forced is None
     )
     text = text_of(ann.get(PAGE))
-    assert "ann asked" in text and "to force it closed: “it works”" in text and "Approve force closed" in text
+    assert "ann asked" in text and "to force the breaker closed: “it works”" in text and "Approve force closed" in text
     with pytest.raises(Refused, match="You started forcing partner closed yourself"):
         breakers.force(ANN, "shop", "partner", "closed", reason="it works", for_s=900)
     assert breakers.force(SAM, "shop", "partner", "closed", reason="for good").awaits  # which is another thing
@@ -605,7 +605,7 @@ def test_a_release_is_shown_and_stopped(outage, store, ann):
     assert outage.state == "half_open"
     put(store, outage)
     text = text_of(ann.get(PAGE))
-    assert "partner is recovering since" in text and "Stop release" in text
+    assert "partner has been recovering since" in text and "Stop release" in text
     ann.post(reverse("redrive:breaker-force", args=["shop", "partner"]), {"as": "open", "reason": "Release stopped"})
     assert stored(store).state == "open" and stored(store).forced["by"] == "ann"
 
@@ -625,9 +625,9 @@ def test_other_pages_name_an_open_breaker(outage, ann):
         create_samples(timezone.now() - timedelta(hours=1), 60, queue)
     alert = episode("webhooks")
     assert "1,243 jobs held, none dead" in text_of(ann.get("/"))
-    assert "partner is down" in text_of(ann.get(reverse("redrive:queue-detail", args=["shop", "webhooks"])))
-    assert "partner is down" not in text_of(ann.get(reverse("redrive:queue-detail", args=["shop", "emails"])))
-    assert "partner is down" in text_of(ann.get(reverse("redrive:alert-detail", args=[alert.pk])))
+    assert "partner has been down" in text_of(ann.get(reverse("redrive:queue-detail", args=["shop", "webhooks"])))
+    assert "partner has been down" not in text_of(ann.get(reverse("redrive:queue-detail", args=["shop", "emails"])))
+    assert "partner has been down" in text_of(ann.get(reverse("redrive:alert-detail", args=[alert.pk])))
     assert "Breakers" in text_of(ann.get(reverse("redrive:queue-list")))
 
 
@@ -678,7 +678,7 @@ def test_the_commands_list_show_and_force(call_api, outage):
     assert "partner" in listed and "1,243" in listed and "open" in listed
     assert json.loads(run("breakers", "--json"))["items"][0]["held"] == 1_243
     shown = run("breaker", "partner")
-    assert shown.startswith("partner is down since ") and "attempts failed: timeout" in shown
+    assert shown.startswith("partner has been down since ") and "attempts failed: timeout" in shown
     assert run("breaker", "partner", "--force", "closed", "--reason", "works", "--for", "15m").splitlines()[1].endswith("breaker partner --force auto")  # fmt: skip
     assert json.loads(run("breaker", "partner", "--json"))["forced"]["reason"] == "works"
     assert run("breaker", "partner", "--force", "auto").startswith("partner")

@@ -163,7 +163,7 @@ def test_the_page_shows_the_state_of_its_breaker(ann, outage, sources):
     assert "1,243 jobs held" in text_of(ann.get("/dependencies/partner.example/"))
     assert "/breakers/shop/" not in ann.get("/dependencies/bank.example/").content.decode()
     assert ann.get("/dependencies/").content.decode().count('href="/breakers/shop/Partner.example/"') == 1
-    assert "open Breaker · Partner.example is down" in text_of(ann.get("/dependencies/"))
+    assert "open Breaker · Partner.example has been down" in text_of(ann.get("/dependencies/"))
 
 
 def test_the_page_of_a_breaker_leads_to_its_dependency_and_its_failures(ann, outage, sources):

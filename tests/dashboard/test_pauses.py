@@ -388,7 +388,7 @@ def test_a_careful_resume_opens_the_breaker_of_its_jobs_before_the_pause_ends(wo
     assert published(store).queues == {"webhooks": int(ended.resumed_at.timestamp() * 1000)} and ended.resumed_at > now
     assert AuditEvent.objects.filter(act="pause.resume").latest("pk").after == {"pace": "careful"}
     breaker_history.step(timezone.now())
-    assert not Notice.objects.exists() and "waits for a first job after a pause" in text_of(ann.get("/breakers/"))
+    assert not Notice.objects.exists() and "is waiting for a first job after a pause" in text_of(ann.get("/breakers/"))
     Pause.objects.update(resumed_at=now)
     holds.step(timezone.now())
     assert published(store).queues == {}

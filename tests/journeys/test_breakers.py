@@ -61,10 +61,10 @@ def test_an_outage_is_seen_and_its_breaker_forced_closed_open_and_automatic(page
     breakers.store(store, breaker, SOURCE)
     desk.wait_until(lambda: desk.get(f"breakers/{NAME}")["history"], "watch has recorded the opening", within_s=90)
     page.goto("/")
-    banner = page.locator(".banner", has_text="depot is down since")
+    banner = page.locator(".banner", has_text="depot has been down since")
     expect(banner).to_contain_text("1,243 jobs held, none dead")
     banner.get_by_role("link").click()
-    expect(page.locator("h1")).to_contain_text("depot is down since")
+    expect(page.locator("h1")).to_contain_text("depot has been down since")
     expect(page.locator("#breaker")).to_contain_text("TimeoutError: partner.example")
     expect(page.locator("#breaker")).to_contain_text(
         "If forced closed now: 1,243 jobs would start at the careful pace."
@@ -92,7 +92,7 @@ def test_an_outage_is_seen_and_its_breaker_forced_closed_open_and_automatic(page
     page.locator("#open-menu > summary").click()
     page.locator("#open-reason").fill("Maintenance")
     page.get_by_role("button", name="Hold until changed").click()
-    expect(page.locator("h1")).to_contain_text("depot is forced open by")
+    expect(page.locator("h1")).to_contain_text("depot has been forced open by")
     assert breakers.stored(store, NAME, SOURCE).forced["reason"] == "Maintenance"
     page.goto("/breakers/")
     expect(page.locator("tr", has_text=NAME)).to_contain_text("open")

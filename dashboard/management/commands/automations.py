@@ -22,11 +22,13 @@ class Command(ActCommand):
     help = "Automations: list, show, dry run, disable, reset, stop all."
 
     def add_acts(self, acts: Any) -> None:
-        every = acts.add_parser("list", help="Automations, by name.")
+        every = acts.add_parser("list", help="List automations, by name.")
         every.set_defaults(run=self._list)
-        show = acts.add_parser("show", help="An automation, with its latest decisions.")
+        show = acts.add_parser("show", help="Show an automation, with its latest decisions.")
         show.set_defaults(run=self._show)
-        dry = acts.add_parser("dry-run", help="What it would have done in the last 7 days. Changes nothing.")
+        dry = acts.add_parser(
+            "dry-run", help="Show what an automation would have done in the last 7 days. Changes nothing."
+        )
         dry.set_defaults(run=self._dry_run)
         disable = acts.add_parser("disable", help="Return an automation to dry run.")
         disable.set_defaults(run=self._disable)
@@ -87,7 +89,7 @@ class Command(ActCommand):
         self.stdout.write(
             f"Since {moment(found.since)} UTC the automation would have acted {times}, on {found.jobs:,} jobs."
         )
-        self.stdout.write(f"{found.ready:,} jobs match now. {found.why_not or 'It would act now.'}")
+        self.stdout.write(f"{found.ready:,} jobs match now. {found.why_not or 'The automation would act now.'}")
 
     def _disable(self, name: str, *, reason: str, **_: Any) -> None:
         automations.disable(terminal.viewer(), name, reason=reason)

@@ -41,6 +41,6 @@ def _dropped_soon(wire: Wire, ttl_s: float) -> list[Finding]:
             "info",
             f"Dead letters that Dramatiq drops within a day (dead_message_ttl): {sum(counts.values())}, of {names}. "
             "Redrive cannot replay them after that.",
-            "Replay them before, or set a longer dead_message_ttl for RedisBroker.",
+            "Replay them before then, or set a longer dead_message_ttl for RedisBroker.",
         )
     ]

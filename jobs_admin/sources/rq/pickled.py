@@ -47,7 +47,7 @@ def read(data: bytes) -> tuple[Any, bool]:
         shown = _Shown()
         return shown.show(_interpret(data)), shown.is_plain
     except (ValueError, IndexError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise NotPickled("it is no pickle") from error
+        raise NotPickled("it is not a pickle") from error
 
 
 def write(value: Any, like: bytes) -> bytes:

@@ -79,7 +79,7 @@ def _read_error(job: Job, kind: str) -> tuple[tuple[str, str, str], str]:
     if kind == "retry":
         return ("", "RQ stores no error of an attempt that it retries.", ""), kind
     if job.kind != "hash":
-        return ("", "RQ lists this job as failed and has no data of it.", ""), kind
+        return ("", "RQ lists this job as failed, but has no data for it.", ""), kind
     text = _error_text(job)
     if text.startswith(_KILLED) or _ABANDONED in text[:200]:
         return (_ABANDONED if _ABANDONED in text else "", text, ""), "worker_lost"

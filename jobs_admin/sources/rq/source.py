@@ -47,14 +47,14 @@ _MESSAGES_PER_CALL = 100
 _ROUNDED_S = 0.002  # tolerance for a time stored in our tables
 _WHY_NOT = {
     "no-job": "its key does not hold a job",
-    "keys": "a key of its queue is not such as RQ makes: no worker can go on there either",
-    "unseen": "RQ dropped it at its failure_ttl, and nobody saw in the minutes before that it was still failed: it may have run",
+    "keys": "a key of its queue is not what RQ writes there, so workers fail on it too",
+    "unseen": "RQ dropped it at its failure_ttl, and Redrive did not check it in the minutes before: it may have run",
     "removed": "it is no longer there: someone else removed it, or requeued it and it ran",
     "finished": "it is no longer failed: someone else requeued it, and it succeeded",
     "canceled": "someone cancelled it in RQ",
     "elsewhere": "its id is now that of a job in another queue",
     "waits": "it is no longer failed: someone else requeued it, and it waits or runs",
-    "moving": "it is not among the failed jobs of its queue: someone else is requeueing it, or took it out, or broke that off",
+    "moving": "it is not among the failed jobs of its queue: someone else is requeueing or removing it, or was interrupted",
 }
 _OPTIONS = {"prefix", "outcome_within_s", "every_s", "tenant"}
 
@@ -161,7 +161,9 @@ class RqOnRedis(AtomicLedger):
         return {outgoing.token: ANSWERS[answer] for outgoing, answer in zip(messages, answers, strict=True)}
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
-        raise SourceRefused("What was sent to RQ waits in its queue until it runs: it is not taken back.")
+        raise SourceRefused(
+            "Jobs sent to RQ cannot be withdrawn: they wait in their queue until they run. Nothing was changed."
+        )
 
     # Removal
 
@@ -176,7 +178,7 @@ class RqOnRedis(AtomicLedger):
         return removed
 
     def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
-        raise SourceRefused("When a job of RQ is retried cannot be changed here. Nothing was changed.")
+        raise SourceRefused("Retries of RQ cannot be rescheduled here. Nothing was changed.")
 
     # Content of a captured job
 
@@ -214,9 +216,11 @@ class _Stored:
         try:
             message = job_hash.unpack(outgoing.raw)
             if (message.queue, message.job_id) != (outgoing.queue, outgoing.job_id):
-                raise SourceRefused("A job of RQ is brought back in its own queue, under its own id. Nothing was sent.")
+                raise SourceRefused(
+                    "A job of RQ can only be sent to its own queue, under its own id. Nothing was sent."
+                )
             if b"data" not in message.fields:
-                raise SourceRefused("RQ has no function and no arguments of this job. Nothing was sent.")
+                raise SourceRefused("RQ has no function or arguments for this job. Nothing was sent.")
             edited = call.encode_edited(message.fields[b"data"], outgoing.args, outgoing.kwargs)
         except SourceRefused as error:
             raise SourceRefused(str(error), token=outgoing.token) from error

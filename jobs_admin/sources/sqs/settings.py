@@ -67,7 +67,7 @@ def _region(name: str, url: str) -> str:
     if scheme != "sqs" or not separator or not _REGION.fullmatch(region):
         raise SourceRefused(
             f'Source {name}: its URL must be sqs:// and a region, such as "sqs://eu-west-1". Credentials come from the '
-            "environment, the profile or the role, as for every program with the AWS SDK."
+            "environment, the profile or the role, as for any program that uses the AWS SDK."
         )
     return region
 

@@ -128,8 +128,8 @@ def policy_matches_nothing(case: Case) -> Iterator[Found]:
     "breaker-for-all-tasks",
     MEDIUM,
     title="A breaker for all tasks",
-    why="A policy for all tasks has one breaker for every dependency of them: an outage of one holds jobs that do not "
-    "use it, and an outage that concerns few jobs is not noticed among the others.",
+    why="A policy for all tasks has a single breaker for all their dependencies: an outage of one holds jobs that do "
+    "not use it, and an outage that affects few jobs goes unnoticed among the others.",
     fix="Publish a policy for each dependency, with the tasks that call it in `match.task`.",
     source="docs/policies.md, Breakers",
 )
