@@ -40,7 +40,7 @@ def test_what_arrives_is_ticked_one_after_the_other(ann, connected):
     Source.objects.filter(name="shop").update(unsigned_at=timezone.now())
     assert "arrived First report" in checks() and "arrived Failure TimeoutError, " in checks()
     Worker.objects.update(seen_at=timezone.now() - timedelta(minutes=5))
-    assert "wrong Heartbeat w1@vm, 5 min ago" in checks()
+    assert "problem Heartbeat w1@vm, 5 min ago" in checks()
 
 
 def test_what_is_wrong_is_named_with_its_fix(ann, connected):
@@ -50,8 +50,8 @@ def test_what_is_wrong_is_named_with_its_fix(ann, connected):
         source="shop", cause="unsigned", refused=3, first_at=now, last_at=now, why="the report is not signed"
     )
     text = text_of(ann.get("/connect/"))
-    assert "wrong Other name Workers report as shopp, which is not configured. If its workers belong to" in text
-    assert "wrong Refused reports 3: the report is not signed" in text
+    assert "problem Other name Workers report as shopp, which is not configured. If its workers belong to" in text
+    assert "problem Refused reports 3: the report is not signed" in text
 
 
 def test_a_desk_with_only_the_demo_begins_with_another_app_and_one_with_its_own_source_with_that(
