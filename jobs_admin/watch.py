@@ -188,6 +188,11 @@ def steps() -> dict[str, Step]:  # noqa: C901
 
         return notices.deliver(timezone.now())  # waits for answers itself
 
+    def forward(name: str) -> bool:
+        from jobs_admin.notices import audit_forwarding
+
+        return audit_forwarding.step(timezone.now())
+
     def is_lay_due() -> bool:
         from jobs_admin.replays import freezing
 
@@ -208,6 +213,11 @@ def steps() -> dict[str, Step]:  # noqa: C901
 
         return delivering.is_due()
 
+    def is_forward_due() -> bool:
+        from jobs_admin.db import audit_position
+
+        return audit_position.is_due()
+
     known = (
         # Two, so that one reads and encrypts while the other writes.
         Step("ingest", ingest, deadline_s=120, processes=2, keeps_place=True),
@@ -225,6 +235,7 @@ def steps() -> dict[str, Step]:  # noqa: C901
         Step("policies", policies, idle_s=1, shares=_always),
         Step("automate", automate, every_s=10, shares=_always),
         Step("deliver", deliver, idle_s=0.25, is_due=is_deliver_due),
+        Step("forward", forward, idle_s=1, is_due=is_forward_due),
     )
     return {step.name: step for step in known}
 

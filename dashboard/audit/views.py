@@ -17,11 +17,11 @@ from dashboard.audit import words as act_words
 from dashboard.audit.words import Offer
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
-from jobs_admin.db import audit, audit_export
+from jobs_admin.db import audit, audit_export, audit_position
 from jobs_admin.failures import undoing
 from jobs_admin.failures.undoing import Done, Undoable
 from jobs_admin.models import AuditEvent
-from jobs_admin.models.access import AUDITOR, OPERATOR
+from jobs_admin.models.access import AUDITOR, EVERY_SOURCE, OPERATOR
 
 JOBS_SHOWN = 8  # jobs listed of a bulk act
 
@@ -47,6 +47,7 @@ def index(request: HttpRequest) -> HttpResponse:
     context = {
         "lines": _lines(request, page.rows),
         "page": page,
+        "forwarding": audit_position.read() if request.viewer.may(AUDITOR, EVERY_SOURCE) else None,
         "chosen": chosen,
         "is_first": not after,
         "self_url": request.get_full_path(),

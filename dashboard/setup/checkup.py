@@ -24,7 +24,7 @@ from jobs_admin import config, trust
 from jobs_admin.core import untrusted, worker_acl
 from jobs_admin.core.figures import dated
 from jobs_admin.core.text import list_some, terminal_line
-from jobs_admin.db import audit_anchor
+from jobs_admin.db import audit_anchor, audit_position
 from jobs_admin.desk import key_rotation
 from jobs_admin.fleet import heartbeats, uncaptured, worker_store
 from jobs_admin.installation import COMMAND
@@ -723,8 +723,10 @@ def check_sign_on() -> Result:
 
 
 def check_audit() -> Result:
-    """Check the audit's chain, and its end against the anchor in the store."""
+    """Check the audit's chain, its end against the anchor in the store, and its forwarding."""
     found = [Finding("audit", HIGH, one.text, one.fix) for one in audit_anchor.findings()]
+    if late := audit_position.finding():
+        found.append(Finding("audit-forward", WARNING, late.text, late.fix))
     return Result("audit", "chain intact" if not found else "", found)
 
 

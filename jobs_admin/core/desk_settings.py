@@ -10,7 +10,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 from urllib.parse import urlsplit
 
-from jobs_admin.core import url_template, web_address
+from jobs_admin.core import syslog, url_template, web_address
 
 
 class BadSetting(ValueError):
@@ -54,6 +54,16 @@ def _address(name: str, value: Any) -> str:
         return str(web_address.parse(url)) if url else ""
     except web_address.BadAddress as error:
         raise BadSetting(f"{name} cannot be used: {error}") from error
+
+
+def _target(name: str, value: Any) -> str:
+    text = _text(name, value).strip()
+    try:
+        if text:
+            syslog.parse_target(text)
+    except syslog.BadTarget as error:
+        raise BadSetting(f"{name}: {error}") from error
+    return text
 
 
 # Fields of URL templates: a failure's facts, and the time around it (Unix milliseconds, or ISO 8601).
@@ -210,6 +220,7 @@ SETTINGS = {
     "LOGS_URL": Setting("", _template(*_OF_FAILURE)),
     "SENTRY_URL": Setting("", _template(*_OF_FAILURE)),
     "ISSUE_URL": Setting("", _template("title", "body", "url")),  # an issue tracker's form for an issue of a group
+    "AUDIT_FORWARD": Setting("", _target),  # syslog receiver or webhook channel that gets each audit event
     "TRUSTED_PROXIES": Setting([], _networks),  # proxies whose X-Forwarded-For names the client
     "SECURITY_CONTACT": Setting([], _contacts),  # for /.well-known/security.txt
     "OIDC_ISSUER": Setting("", _issuer),  # empty: no sign-in by OpenID Connect

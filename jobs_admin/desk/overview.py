@@ -21,7 +21,7 @@ from jobs_admin import config, groups, queues
 from jobs_admin.core import figures
 from jobs_admin.core import query as language
 from jobs_admin.core.figures import clock
-from jobs_admin.db import abilities, audit_anchor
+from jobs_admin.db import abilities, audit_anchor, audit_position
 from jobs_admin.db.counters import StepNumber
 from jobs_admin.db.policy_marks import PolicyMark, policy_marks
 from jobs_admin.desk import activity, unconfigured_sources
@@ -535,6 +535,10 @@ def findings(
     with suppress(redis.RedisError, config.BadConfiguration):  # reported as the state of the store
         if (end := audit_anchor.end_finding()) is not None:
             found.append({"source": "Audit", "id": "audit", "severity": "high", "text": end.text, "fix": end.fix})
+    if late := audit_position.finding():
+        found.append(
+            {"source": "Audit", "id": "audit-forward", "severity": "warning", "text": late.text, "fix": late.fix}
+        )
     return sorted(found, key=lambda finding: rank.get(finding.get("severity", ""), 3))
 
 

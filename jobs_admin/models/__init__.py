@@ -2,7 +2,7 @@
 
 from jobs_admin.models.access import ApiToken, Identity, Role
 from jobs_admin.models.alert import Alert, AlertEvent, Rule, Runbook, Silence
-from jobs_admin.models.audit import AuditEvent
+from jobs_admin.models.audit import AuditEvent, AuditPosition
 from jobs_admin.models.automation import Automation, AutomationDecision
 from jobs_admin.models.counter import GroupCounter, QueueCounter, Total
 from jobs_admin.models.failure import Attempt, Comeback, Failure, Payload, Traceback
@@ -24,6 +24,7 @@ __all__ = [
     "ApiToken",
     "Attempt",
     "AuditEvent",
+    "AuditPosition",
     "Automation",
     "AutomationDecision",
     "BreakerEvent",

@@ -27,3 +27,12 @@ class AuditEvent(models.Model):
             models.Index(fields=["object", "-id"], name="audit_by_object"),
             models.Index(fields=["act", "-id"], name="audit_by_act"),
         ]
+
+
+class AuditPosition(models.Model):
+    """Position up to which the audit was forwarded: one row."""
+
+    position = models.BigIntegerField(help_text="The last forwarded event.")
+    next_try_at = models.DateTimeField(null=True, help_text="While events are being sent, the end of the claim.")
+    failing_since = models.DateTimeField(null=True)
+    error = models.CharField(max_length=300, blank=True)

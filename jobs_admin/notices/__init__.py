@@ -1,4 +1,4 @@
-"""Notices: channels, routing, and deliveries with their tries."""
+"""Notices: channels, routing, and deliveries with their tries; forwarding of the audit."""
 
 from jobs_admin.notices.changing import (
     Saved,

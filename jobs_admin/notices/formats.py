@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -28,12 +28,19 @@ def request(notice: Notice, channel: Channel, now: datetime) -> Request:
 
 
 def _webhook(notice: Notice, channel: Channel, now: datetime) -> Request:
-    """Standard Webhooks 1.0. While a secret is rotated both sign."""
-    text = wording.encode_body(wording.body(notice)).decode()
-    signatures = [Webhook(secret).sign(notice.key, now, text) for secret in sealing.unseal(channel.secrets)]
+    return build_webhook(channel, notice.key, wording.body(notice), now)
+
+
+def build_webhook(channel: Channel, key: str, body: Mapping[str, Any], now: datetime) -> Request:
+    """Return a request of Standard Webhooks 1.0 with this id. While a secret is rotated, both sign.
+
+    Raises sealing.CannotOpen, web_address.BadAddress.
+    """
+    text = wording.encode_body(body).decode()
+    signatures = [Webhook(secret).sign(key, now, text) for secret in sealing.unseal(channel.secrets)]
     headers = {
         **_JSON,
-        "webhook-id": notice.key,
+        "webhook-id": key,
         "webhook-timestamp": str(int(now.timestamp())),
         "webhook-signature": " ".join(signatures),
     }

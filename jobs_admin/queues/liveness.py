@@ -14,7 +14,7 @@ from django.db.models import Max, Q, QuerySet
 from jobs_admin import config
 from jobs_admin.core import keys, untrusted
 from jobs_admin.core.figures import clock
-from jobs_admin.db import audit_anchor
+from jobs_admin.db import audit_anchor, audit_position
 from jobs_admin.installation import COMMAND
 from jobs_admin.models import AuditEvent, RefusedReports, Source
 from jobs_admin.trust import Cause
@@ -189,11 +189,13 @@ def stalled_steps(now: datetime) -> dict[str, Stall | None]:
 
 
 def stalled_audit() -> Stall | None:
-    """Return why the audit's end cannot be verified, since the time of the anchored entry; None while it can be.
+    """Return why the audit's end cannot be verified, since the time of the anchored entry, or why it is not forwarded.
+
+    None while both are well.
 
     Raises redis.RedisError.
     """
-    finding = audit_anchor.end_finding()
+    finding = audit_anchor.end_finding() or audit_position.finding()
     return Stall(finding.since, finding.text) if finding is not None and finding.since is not None else None
 
 
