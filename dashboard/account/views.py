@@ -1,4 +1,4 @@
-"""Your account: second factor, recovery codes and sessions of the logged-in person, in Redrive's own project."""
+"""Your account: second factor, recovery codes, sessions and API tokens of the logged-in person, in Redrive's own project."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dashboard.web.sign_ins import record_request
 from dashboard.web.toasts import add_toast
 from jobs_admin import config
 from jobs_admin.core.text import whole_number
-from jobs_admin.models import SecondFactor
+from jobs_admin.models import ApiToken, SecondFactor
 from jobs_admin.rights import second_factor, sign_ins
 
 _KEY = "second_factor_key"  # session key with the encrypted key that is being set up …
@@ -52,6 +52,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "is_required": second_factor.is_required(request.user),
         "codes_left": left,
         "is_few": left <= second_factor.FEW,
+        "tokens": [one for one in ApiToken.objects.filter(owner=request.user).order_by("name") if one.is_in_force],
         "sessions": list(sign_ins.list_open(request.user)),
         "this_key": request.session.session_key,
     }

@@ -64,7 +64,7 @@ class ApiTokenAdmin(Records):
     """API tokens, which `manage.py token create` creates and shows once. Only the hash is stored."""
 
     needs = ADMIN_OF_ALL
-    list_display = ("name", "role", "source", "owner", "networks", "created_at", "expires_at", "revoked_at")
+    list_display = ("name", "role", "source", "owner", "networks", "calls", "created_at", "expires_at", "revoked_at")
     list_select_related = ("owner",)
     readonly_fields = ("sha256",)
     actions = ("revoke",)

@@ -78,6 +78,13 @@ class ApiToken(models.Model):
         blank=True,
         help_text="Networks that it may be used from, separated by spaces; empty: any.",
     )
+    calls = models.CharField(
+        max_length=500,
+        default="",
+        db_default="",
+        blank=True,
+        help_text="Calls of the API that it may make, as names or globs separated by spaces; empty: all of its role.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: never.")
     revoked_at = models.DateTimeField(null=True, blank=True)
@@ -113,6 +120,7 @@ class Viewer:
     user_id: Any = None  # of a login: the primary key
     token_id: int | None = None
     owner_id: Any = None  # of a token: its owner
+    calls: tuple[str, ...] = ()  # of a token: names and globs of the only calls that it may make; empty: all
     focus: str = ""  # the only source that is read; "": all that the roles allow
 
     @property
@@ -124,6 +132,10 @@ class Viewer:
     def unfocused(self) -> Viewer:
         """Return the viewer with all sources that the roles allow: `focus` filters, and does not limit rights."""
         return replace(self, focus="") if self.focus else self
+
+    def may_call(self, name: str) -> bool:
+        """Return whether this call of the API is among those that the token is limited to, or the token is not limited."""
+        return not self.calls or any(matches(one, name) for one in self.calls)
 
     def role_on(self, source: str) -> str | None:
         """Return the stronger of the role on this source and the role on every source; None without either."""
@@ -191,4 +203,5 @@ def viewer_of_token(token: ApiToken) -> Viewer | None:
     roles = {token.source: token.role}
     if token.owner is not None:
         roles = viewer_of(token.owner).limited_to(token.role, token.source)
-    return Viewer(name=f"token {token.name}", roles=roles, token_id=token.pk, owner_id=token.owner_id)
+    calls = tuple(token.calls.split())
+    return Viewer(name=f"token {token.name}", roles=roles, token_id=token.pk, owner_id=token.owner_id, calls=calls)

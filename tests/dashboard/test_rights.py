@@ -16,6 +16,7 @@ from dashboard import routes
 from dashboard.web import rights
 from dashboard.web.access import can
 from dashboard.web.rights import ANYONE, NO_ROLE, PERMISSION, STAFF, USER, Address, addresses
+from jobs_admin.models import ApiToken
 from jobs_admin.models.access import ADMIN_OF_ALL, INCLUDES, OPERATOR
 from tests.kit.matrix import (
     CANARY,
@@ -128,6 +129,22 @@ def test_each_call_lets_in_the_tokens_that_its_right_names_and_shows_the_others_
 @pytest.mark.parametrize("person", PEOPLE)
 def test_each_address_of_the_admin_lets_in_the_staff_that_its_right_names(desk, person):
     none_of(faults(Asker(come(person, staff=True)), desk, person, list_addresses("admin")))
+
+
+def test_a_token_limited_to_calls_makes_only_these_whatever_its_role(desk):
+    asker, found = Asker(Client(), token("root")), []
+    ApiToken.objects.filter(name="t-root").update(calls="report_release list_*")
+    for address in list_addresses("api"):
+        if address.right == ANYONE:
+            continue
+        # The description of all calls is for every token.
+        is_meant = re.match(r"api:(report_release|list_.*|openapi-json)\Z", address.name) is not None
+        for method in address.methods:
+            with undone(), writes("jobs_admin_auditevent") as written:
+                answer = really(asker.request(method, address, desk.shop))
+            if (answer != REFUSED) != is_meant or (written and not is_meant):
+                found.append(f"{method} {address.route} ({address.name}): {answer} {written[:1]}")
+    none_of(found)
 
 
 def test_what_belongs_to_two_sources_shows_only_of_the_one_that_may_be_seen(desk):

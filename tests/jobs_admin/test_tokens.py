@@ -131,6 +131,45 @@ def test_a_token_is_accepted_from_its_networks_alone_whatever_the_client_writes(
         assert status(client, free, address, forwarded) == 200
 
 
+def test_a_token_limited_to_calls_makes_no_other(client, store):
+    token, _ = run("token", "create", "ci", "--role", "operator", "--call", "report_release", "--call", "list_*")
+    headers = {"Authorization": f"Bearer {token.strip()}"}
+    assert client.get("/api/queues", headers=headers).status_code == 200
+    answer = client.post("/api/replays", "{}", content_type="application/json", headers=headers)
+    assert answer.status_code == 403 and answer.json()["error"]["message"] == (
+        "This token may only call report_release, list_*, not start_replay. Nothing was changed."
+    )
+    refused = AuditEvent.objects.get(allowed=False)
+    assert (refused.act, refused.actor) == ("api:start_replay", "token ci")
+    assert "report_release,list_*" in run("token", "list")[0]
+    assert AuditEvent.objects.get(act="token.create").after["calls"] == "report_release list_*"
+    with pytest.raises(CommandError, match=r"is not the name of a call .* Nothing was changed\."):
+        run("token", "create", "x", "--role", "viewer", "--call", "GET /api/queues")
+
+
+def test_your_account_shows_your_own_tokens_in_force(client, django_user_model):
+    ann = django_user_model.objects.create_user("ann", password="x")
+    django_user_model.objects.create_user("bob")
+    for name, owner in (("anns-release", "ann"), ("anns-old", "ann"), ("of-bob", "bob")):
+        run(
+            "token",
+            "create",
+            name,
+            "--role",
+            "operator",
+            "--source",
+            "shop",
+            "--call",
+            "report_release",
+            "--owner",
+            owner,
+        )
+    run("token", "revoke", "anns-old")
+    client.force_login(ann)
+    text = client.get("/account/").content.decode()
+    assert "anns-release" in text and "report_release" in text and "anns-old" not in text and "of-bob" not in text
+
+
 def test_the_log_has_why_a_network_was_refused_once_a_minute_for_each_token(caplog):
     access._refusals.clear()
     ci, other = (run("token", "create", name, "--role", "viewer", "--network", "203.0.113.0/24")[0] for name in "ab")
@@ -250,7 +289,7 @@ def test_tokens_are_listed_without_their_keys():
     out, _ = run("token", "list")
     heading, old, ci = out.splitlines()
     times = ["CREATED (UTC)", "EXPIRES (UTC)", "REVOKED (UTC)"]
-    assert re.split("  +", heading) == ["NAME", "ROLE", "SOURCE", *times, "NETWORKS", "OWNER"]
-    assert ci.split()[:3] == ["ci", "operator", "shop"] and ci.split()[-2:] == ["-", "-"]
-    assert "\x1b" not in old and old.split()[-3] != "-"
+    assert re.split("  +", heading) == ["NAME", "ROLE", "SOURCE", *times, "NETWORKS", "CALLS", "OWNER"]
+    assert ci.split()[:3] == ["ci", "operator", "shop"] and ci.split()[-3:] == ["-", "-", "-"]
+    assert "\x1b" not in old and old.split()[-4] != "-"
     assert key.strip() not in out and ApiToken.objects.get(name="ci").sha256 not in out

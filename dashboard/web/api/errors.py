@@ -132,8 +132,9 @@ def door(
         viewer = viewer_of_request(request)
         if viewer is None and view is not unknown_address:
             response = _no_token(request)
-        elif viewer is not None and not _may(viewer, calls, request.method):
-            response = _too_weak(request, viewer, getattr(calls[request.method], "right", "that no one has"))
+        elif viewer is not None and (why := _why_not(viewer, calls.get(request.method))):
+            note_refusal(request, viewer, why)
+            response = answer(403, "forbidden", why)
         else:
             response = view(request, *args, **kwargs)
         if response.status_code == 405:
@@ -158,14 +159,13 @@ def _operations(view: Callable[..., HttpResponse]) -> list[Operation]:
     return path_view.operations if isinstance(path_view, PathView) else []
 
 
-def _may(viewer: Viewer, calls: dict[str, Callable], method: str) -> bool:
-    if method not in calls:
-        return True  # no such call; the view itself reports that
-    right = getattr(calls[method], "right", None)
-    return right in RANK and viewer.may_anywhere(right)
-
-
-def _too_weak(request: HttpRequest, viewer: Viewer, role: str) -> HttpResponse:
-    message = f"This call needs a token with the role {role}. Nothing was changed."
-    note_refusal(request, viewer, message)
-    return answer(403, "forbidden", message)
+def _why_not(viewer: Viewer, call: Callable | None) -> str:
+    """Return why the token may not make this call; "" if it may. Without a call, the view itself reports that."""
+    if call is None:
+        return ""
+    right = getattr(call, "right", "that no one has")
+    if right not in RANK or not viewer.may_anywhere(right):
+        return f"This call needs a token with the role {right}. Nothing was changed."
+    if not viewer.may_call(call.__name__):
+        return f"This token may only call {', '.join(viewer.calls)}, not {call.__name__}. Nothing was changed."
+    return ""

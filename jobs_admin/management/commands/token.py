@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -47,6 +48,13 @@ class Command(BaseCommand):
             metavar="CIDR",
             help="Use from this network only; may be repeated.",
         )
+        create.add_argument(
+            "--call",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="Allow this call of the API only, such as report_release or list_*; may be repeated.",
+        )
         give = acts.add_parser("give", help="Set the owner of a token.")
         give.add_argument("name")
         give.add_argument("owner", help="Username.")
@@ -63,7 +71,8 @@ class Command(BaseCommand):
         if config.is_read_only():
             raise CommandError(config.READ_ONLY)
         if act == "create":
-            given = {"owner": options["owner"], "networks": options["network"], "expires_in": options["for_"]}
+            given = {"owner": options["owner"], "networks": options["network"], "calls": options["call"]}
+            given["expires_in"] = options["for_"]
             self.stdout.write(create(name, options["role"], options["source"], **given))
             self.stderr.write(f"Token {name!r} ({options['role']}) created. The token is not shown again.")
             self._warn_of_unknown(options["source"])
@@ -88,7 +97,7 @@ class Command(BaseCommand):
 
 def listing() -> list[str]:
     """Return a line for every token, latest first, below a line of headings."""
-    rows = [("NAME", "ROLE", "SOURCE", "CREATED (UTC)", "EXPIRES (UTC)", "REVOKED (UTC)", "NETWORKS", "OWNER")]
+    rows = [("NAME", "ROLE", "SOURCE", "CREATED (UTC)", "EXPIRES (UTC)", "REVOKED (UTC)", "NETWORKS", "CALLS", "OWNER")]
     for token in ApiToken.objects.select_related("owner").order_by("-created_at", "-pk"):
         owner = terminal_line(token.owner.get_username(), 40) if token.owner else "-"
         rows.append(
@@ -100,6 +109,7 @@ def listing() -> list[str]:
                 moment(token.expires_at),
                 moment(token.revoked_at),
                 token.networks.replace(" ", ",") or "-",
+                token.calls.replace(" ", ",") or "-",
                 owner,
             )
         )
@@ -114,6 +124,7 @@ def create(
     token: str = "",
     owner: str = "",
     networks: Sequence[str] = (),
+    calls: Sequence[str] = (),
     expires_in: timedelta | None = None,
 ) -> str:
     """Return the new token, or `token` itself where one is given. Raises CommandError; then nothing was changed."""
@@ -122,7 +133,11 @@ def create(
     if not name.strip() or len(name) > 100:
         raise CommandError("The name must have 1 to 100 characters. Nothing was changed.")
     person = _person(owner) if owner else None
-    limits = {"networks": _networks(networks), "expires_at": timezone.now() + expires_in if expires_in else None}
+    limits = {
+        "networks": _networks(networks),
+        "calls": _calls(calls),
+        "expires_at": timezone.now() + expires_in if expires_in else None,
+    }
     token = token or f"redrive_{secrets.token_urlsafe(32)}"
     try:
         with transaction.atomic():
@@ -166,6 +181,18 @@ def _networks(given: Sequence[str]) -> str:
             ) from None
     if len(joined := " ".join(found)) > 500:
         raise CommandError("At most 500 characters of networks. Nothing was changed.")
+    return joined
+
+
+def _calls(given: Sequence[str]) -> str:
+    """Return the names of calls as they are stored. Raises CommandError."""
+    for text in given:
+        if not re.fullmatch(r"[a-z_*]+", text):
+            raise CommandError(
+                f"{text!r} is not the name of a call such as report_release, or a glob such as list_*. Nothing was changed."
+            )
+    if len(joined := " ".join(given)) > 500:
+        raise CommandError("At most 500 characters of calls. Nothing was changed.")
     return joined
 
 
