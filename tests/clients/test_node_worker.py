@@ -274,7 +274,7 @@ def test_a_store_that_hangs_holds_up_no_job(bull, engine, own_store):
     policy = {
         "mode": "enforce",
         "poison": {},
-        "budget": {"per_minute": 600, "burst": 10},
+        "budget": {"per_minute": 60, "burst": 10},
         "cap_s": 0.2,
         "backoff": SOON,
     }
@@ -289,9 +289,9 @@ def test_a_store_that_hangs_holds_up_no_job(bull, engine, own_store):
             assert worker.wait_for_event("completed", id=job)["attempt"] == 2
         requested = redis.Redis.from_url(of_bullmq(engine))
         note = json.loads(requested.hget(f"bull:emails:{jobs[-1]}", "redriveNote"))
-        # Ten at once, and then one each tenth of a second, as one process of one may.
+        # Ten at once, and then one a second, as one process of one may: the last waits for some 10 s, less what the others took.
         assert note["reason"].startswith("the budget could not be read: by this process' share of it, its turn came ")
-        assert 0.3 < note["delay_s"] < 1.3
+        assert 0 < note["delay_s"] < 11
     finally:
         os.kill(own_store.process.pid, signal.SIGCONT)
     filed = wait_until(

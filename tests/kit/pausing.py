@@ -44,9 +44,9 @@ class Shop:
     def publish(self, *, queues=None, tasks=None) -> None:
         self.store.set(keys.pauses("shop"), Pauses(queues or {}, tasks or {}).render())
 
-    def wait_for(self, *, queues=(), tasks=(), worker=None) -> None:
-        """Until the workers say that they obey."""
-        wanted = {"queues": sorted(queues), "tasks": sorted(tasks)}
+    def wait_for(self, **paused) -> None:
+        """Wait until the heartbeats of all workers list these pauses; `paused`: names by kind, e.g. `queues=["emails"]`."""
+        wanted = {"queues": [], "tasks": []} | {kind: sorted(names) for kind, names in paused.items()}
 
         def obeyed() -> bool:
             beats = [json.loads(text) for text in self.store.hgetall(keys.workers("shop")).values()]

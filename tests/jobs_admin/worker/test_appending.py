@@ -218,8 +218,8 @@ def test_a_report_that_a_signal_came_between_is_stored(store, road, patience):
     before = signal.signal(signal.SIGUSR1, raising)
     try:
         road.delay = 30
-        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(Ending):
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
             store.write(entry(1))
             time.sleep(5)
     finally:

@@ -119,8 +119,9 @@ def test_jobs_of_a_partner_that_is_down_wait_and_come_back_once_each(shop, partn
     jobs = go_down(shop, partner, queue, 60)
     before = partner.count_failed()
     assert before <= BEFORE
-    time.sleep(8)
-    assert 0 < partner.count_failed() - before <= 3  # the probes
+    began = time.monotonic()
+    settle(shop, lambda: partner.count_failed() > before and time.monotonic() - began > 8, "a probe")
+    assert partner.count_failed() - before <= 1 + (time.monotonic() - began) / 4  # one each 4 s at most
     come_back(shop, partner, jobs)
     assert not dead(shop)
     assert [one["to"] for one in breaker(shop).history][-3:] == [OPEN, HALF_OPEN, CLOSED]
@@ -206,7 +207,7 @@ def test_a_job_on_hold_that_expires_is_reported_and_one_that_was_held_for_long_e
     assert not {late, long} & {*shop.ran()}
     began = time.monotonic()
     settle(shop, lambda: long in shop.ran(), "the other to start anyway")
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert late not in shop.ran()
 
 

@@ -202,8 +202,8 @@ def test_an_answer_that_a_signal_came_before_is_given_to_no_one(road):
     before = signal.signal(signal.SIGUSR1, raising)
     try:
         road.delay = 1
-        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(SoftLimit):
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
             calls.run(ECHO, [], ["first"])
             time.sleep(5)  # where the machine is so busy that the answer is quicker than the signal
     finally:

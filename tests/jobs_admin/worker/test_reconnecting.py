@@ -37,17 +37,16 @@ def pauses(worker) -> list[float]:
 def test_a_worker_that_lost_its_broker_comes_back_and_works(start, own_store, own_broker, jitter):
     worker = start(own_store.url, broker_url=own_broker.url, environment={"REAL_RECONNECT_JITTER": jitter})
     own_broker.kill()
-    worker.wait(lambda: pauses(worker), what="a try that came to nothing")
+    worker.wait(lambda: len(pauses(worker)) > 1, what="two tries that came to nothing")
     own_broker.start()
     job = worker.send("fail", "after the restart")
     worker.wait(lambda: of_job(own_store, job), what="a job after the restart")
     found = pauses(worker)
     if jitter == "0":  # Celery's own: 2, 4, 6 …
-        assert found[0] == 2.0
+        assert found[:2] == [2.0, 4.0]
     else:
-        assert all(
-            pause % 2 for pause in found
-        )  # Celery says those under a second as "now": the first seen may be a later one
+        # Celery logs those under a second as "now": the first found may be a later one. One may be drawn as an even second.
+        assert any(pause % 2 for pause in found)
     assert worker.text().count(" ready.") == 1
 
 

@@ -134,12 +134,14 @@ def desk(engine, store, settings, broker):
 
 @pytest.mark.long("Starts workers, and kills them while they retry.")
 def test_a_kill_of_every_worker_loses_no_retry_and_doubles_none_and_watch_brings_them_back(start, engine, desk):
-    published(engine.url, policy("p", max_attempts=2, backoff={"kind": "fixed", "first_delay_s": 1}))
+    # None comes back before all of them wait, however slow the machine.
+    published(engine.url, policy("p", max_attempts=2, backoff={"kind": "fixed", "first_delay_s": 600}))
     worker = start(engine.url, late_ack=True, environment={"REAL_VISIBILITY": "3"})
     jobs = [worker.send("try") for _ in range(40)]
     worker.wait(lambda: waiting(worker) == 40, what="40 that wait")
     worker.kill()
     with of_broker(worker) as client:
+        assert Delays(client, "shop").hasten() == 40
         worker.wait(lambda: (promoting.step(), client.llen("celery"))[1] == 40, 60, "all on their queue", may_die=True)
     worker.start()
     worker.wait(lambda: len(worker.marks("attempts")) == 80, what="two attempts of each")
