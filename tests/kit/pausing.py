@@ -92,10 +92,16 @@ class Shop:
 
     def due(self) -> int:
         """Jobs that wait for a time, wherever they do for this broker."""
+        return self._count(keys.due("shop"))
+
+    def on_hold(self, breaker: str) -> int:
+        return self._count(keys.holds("shop", breaker))
+
+    def _count(self, name: str) -> int:
         if self.broker_url:
-            return self.store.zcard(keys.due("shop"))
+            return self.store.zcard(name)
         with redis.Redis.from_url(self.worker.broker_url) as client:
-            return client.zcard(keys.due("shop"))
+            return client.zcard(name)
 
     def kill(self, victim: RealWorker) -> None:
         """SIGKILL. On Redis not while it fetches: kombu may lose that message (docs/failure-modes.md)."""
