@@ -23,7 +23,7 @@ from tests.rigs.attack import PREPARE, _list_leftovers, round_of
 from tests.rigs.pages import Desk, granian
 
 # Of the gateway before `tests.rigs.short_gateway`'s pages, in seconds.
-BOUNDS = {"anonymous_body_s": 1.0, "body_s": 4.0, "write_s": 4.0, "known_s": 1.0}
+BOUNDS = {"anonymous_body_s": 1.0, "body_s": 4.0, "write_s": 8.0, "known_s": 1.0}
 EXPORT = "/failures/export/endless/"
 _ENDLESS = {
     "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n",
@@ -245,20 +245,20 @@ def test_a_slow_body_is_refused_after_its_time_and_a_viewer_has_more_of_it(gatew
     for cookie, within_s in (("made=up", BOUNDS["anonymous_body_s"]), (cookies["vera"], BOUNDS["body_s"])):
         answer, took = timed(read, send(port, "/length/", cookie=cookie, body=b"x", length=1_000))
         assert answer.startswith(b"HTTP/1.1 408") and f"within {within_s:g} s".encode() in answer
-        assert within_s - 0.1 < took < within_s + 2
+        assert within_s - 0.1 < took < within_s + 10
 
 
 @pytest.mark.server
 def test_made_up_sessions_from_many_addresses_delay_no_probe(gateway):
     port, _ = gateway
     with contextlib.ExitStack() as opened:
-        for n in range(10):
+        for n in range(20):
             cookie = f"sessionid=slow-made-up-{n}"
             opened.enter_context(send(port, "/length/", cookie=cookie, source=f"127.0.0.{2 + n}"))
         for cookie in ("made=up", "sessionid=slow-as-well"):
             answer, took = timed(read, send(port, "/readyz", cookie=cookie))
             assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 503")) and b'"ready"' in answer
-            assert took < 2  # one of their look-ups takes 0.5 s, all of them 5 s
+            assert took < 8  # one of their look-ups takes 0.5 s, all of them 10 s
 
 
 @pytest.mark.server

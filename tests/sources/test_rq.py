@@ -200,7 +200,7 @@ class TestReplay(Rq):
         assert {self.status(one.job_id) for one in reports} == {"finished"}
 
     def test_what_rq_dropped_is_no_ones_act_and_is_sent_from_our_copy(self, source, monkeypatch):
-        (job_id,) = self.add({"args": [{"n": 1}], "failure_ttl": 3})
+        (job_id,) = self.add({"args": [{"n": 1}], "failure_ttl": 10})
         (report,), after = read(source)
         while self.hash_of(job_id):
             time.sleep(0.05)

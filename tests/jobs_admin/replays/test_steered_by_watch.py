@@ -19,10 +19,10 @@ from tests.kit.desks import ROOT, Desk
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 
 JOBS = 250
-CANARY = 100  # seconds of it are left when the last is killed, for a machine that is busy
+CANARY = 100  # 15 s of it are left when the last is killed, for a machine that is busy
 BEGIN = f"""
 bury({JOBS})
-pace = {{"style": "careful", "ramp": {{"from": 20, "to": 400}}, "canary": {{"jobs": {CANARY}}}}}
+pace = {{"style": "careful", "ramp": {{"from": 5, "to": 400}}, "canary": {{"jobs": {CANARY}}}}}
 say(replays.start(ANN, replays.draft(ANN, query="queue:emails", pace=pace, reason="mended")).pk)
 """
 REPORT = """
