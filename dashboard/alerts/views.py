@@ -72,7 +72,8 @@ def index(request: HttpRequest) -> HttpResponse:
     strip = alert_strip.picture(episodes[:MOST_STRIP], since, now)
     firing = alerts.firing(viewer, limit=MOST_COUNTED + 1)
     may_act = alert_words.may_act(viewer, [*firing, *page.rows])
-    now_lines = alert_words.folded_lines(firing, now, may_act)
+    silenced = silencing.find_ends(viewer, [one for one in (*firing, *page.rows) if one.is_open], now)
+    now_lines = alert_words.folded_lines(firing, now, may_act, silenced)
     watching = [rule.name for rule in rules if rule.enabled]
     context = {
         "now": now,
@@ -102,7 +103,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "rules": [_RuleChoice(str(rule.pk), rule.name, str(rule.pk) == chosen.get("rule")) for rule in rules],
         "sources": viewer.unfocused.sources() or sorted({one.source for one in strip.strips}),
         "page": page,
-        "lines": alert_words.lines(page.rows, now, may_act),
+        "lines": alert_words.lines(page.rows, now, may_act, silenced),
         "next_url": alert_words.address(filters, after=page.next) + "#all" if page.next else "",
         "first_url": alert_words.address(filters) + "#all",
         "is_first": not after,
@@ -155,6 +156,8 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
     deliveries = notices.deliveries(request.viewer, alert=alert.told_with_id or alert.pk, limit=MOST_DELIVERIES).rows
     why = _why(viewer, alert, led.replay_query, now, may_act=may_act)
     may_acknowledge = may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED)
+    opened = alerts.bundle(alert).exclude(state=AlertState.RESOLVED).select_related("rule")
+    bundled = list(opened) if may_act and alert.is_open else []
     context = {
         **_words(alert, now),
         **why,
@@ -164,7 +167,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         **_pauses(viewer, alert, now, may_act=may_act),
         "may_acknowledge": may_acknowledge,
         "together": alerts.count_calling([alert])[alert.pk] if may_acknowledge else alerts.Calling(),
-        "bundled": alerts.bundle(alert).exclude(state=AlertState.RESOLVED).count() if may_act and alert.is_open else 0,
+        "bundled": len(bundled),
         "presets": silence_screens.presets(now),
         "undoable": alerts.count_undoable(viewer, alert) if may_act and alert.state == AlertState.ACKNOWLEDGED else 0,
         "is_acknowledging_primary": alert.state == AlertState.FIRING and not (why["act"] and why["act"].is_primary),
@@ -172,6 +175,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "why_not": "" if may_act or not alert.is_open else _why_not(alert),
         "silences": _silences(viewer, alert, now, may_act=may_act) if alert.is_open else [],
         "matcher_fields": silence_screens.fields(_matchers(alert)),
+        "coverage_sentence": silence_screens.coverage_sentence(bundled),
         "until": moments.as_field(now + timedelta(hours=8)),
         "until_min": moments.as_field(now),
         "replay_url": _path_of(led.replay_url),
@@ -322,10 +326,9 @@ def _deliveries_page(alert: Alert) -> str:
 
 def _silences(viewer: Viewer, alert: Alert, now: datetime, *, may_act: bool) -> list[tuple[silence_screens.Line, str]]:
     """Return the silences in force that cover the alert, each with its end."""
-    return [
-        (silence_screens.line(one, now, may_act and alerts.may_end(viewer, one)), moments.dated(one.ends_at, now))
-        for one in silencing.find_silences_of(viewer, alert, now)
-    ]
+    found = silencing.find_silences_of(viewer, alert, now)
+    lines = silence_screens.lines(viewer, found, now, may_act=may_act)
+    return [(line, moments.dated(line.silence.ends_at, now)) for line in lines]
 
 
 def _incident(alert: Alert, now: datetime) -> str:
@@ -403,10 +406,12 @@ def silence(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         add_toast(request, str(refused), level="error")
         return go(request, url)
+    covered = alert_words.where(alert)
+    if is_for_all:
+        covered = "all alerts of this notification. A new alert sends notifications"
     add_toast(
         request,
-        f"Silenced until {moments.dated(made.ends_at, now)}: "
-        f"{'all alerts of this notification' if is_for_all else alert_words.where(alert)}.",
+        f"Silenced until {moments.dated(made.ends_at, now)}: {covered}.",
         undo=reverse("redrive:silence-end", args=[made.pk]),
         undo_fields=[("back", url)],
     )

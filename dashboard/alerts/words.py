@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlencode
 
 from django.urls import reverse
 
+from dashboard.web import moments
 from jobs_admin import config
 from jobs_admin.alerts import OPEN, Calling, Fold, count_calling, fold, wording
 from jobs_admin.core.alert_metrics import Subject, figure
@@ -83,6 +84,7 @@ class Line:
     severity_of: str  # member of its fold that has this severity; "" if the alert itself does
     for_s: float
     by: str  # user who acknowledged; "" for none
+    silenced: str  # "silenced until Mon 09:00"; "" without a silence in force
     acknowledge_url: str  # "" if the viewer may not, or there is nothing to acknowledge
     together: Calling  # the alert's notification
     members: Sequence[Member]  # other alerts of the line
@@ -103,24 +105,43 @@ class Member:
     state: str
     severity: str
     severity_class: str
+    silenced: str
     acknowledge_url: str  # "" if the line's own act includes it
     together: Calling  # that of its line
 
 
-def lines(alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool] | None = None) -> list[Line]:
-    """Return one line per alert, in the given order. `may_act`: by source."""
-    return [line(one, now, (may_act or {}).get(one.source, False)) for one in alerts]
+def lines(
+    alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool], silenced: Mapping[int, datetime]
+) -> list[Line]:
+    """Return one line per alert, in the given order. `may_act`: by source; `silenced`: the end of a silence by alert."""
+    return [
+        line(one, now, may_act.get(one.source, False), silenced=_silence_end(silenced.get(one.pk), now))
+        for one in alerts
+    ]
 
 
-def folded_lines(alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool]) -> list[Line]:
-    """Return one line per notification, worst first, which names its other alerts."""
+def _silence_end(until: datetime | None, now: datetime) -> str:
+    return f"silenced until {moments.dated(until, now)}" if until else ""
+
+
+def folded_lines(
+    alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool], silenced: Mapping[int, datetime]
+) -> list[Line]:
+    """Return one line per notification, worst first, which names its other alerts.
+
+    `may_act`: by source; `silenced`: the end of a silence by alert.
+    """
+    silences = {pk: _silence_end(until, now) for pk, until in silenced.items()}
     folds, found = fold(alerts), []
     shown = [alert for one in folds if may_act.get(one.lead.source) for alert in (one.lead, *one.parts)]
     together = count_calling(shown)
     for one in folds:
         may = may_act.get(one.lead.source, False)
-        members = [_member(other) for other in one.others]
-        members += [_member(part, may=may, together=together.get(part.pk, _ALONE)) for part in one.parts]
+        members = [_member(other, silences.get(other.pk, "")) for other in one.others]
+        members += [
+            _member(part, silences.get(part.pk, ""), may=may, together=together.get(part.pk, _ALONE))
+            for part in one.parts
+        ]
         many = together.get(one.lead.pk, _ALONE)
         found.append(
             line(
@@ -132,6 +153,7 @@ def folded_lines(alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool
                 together=many,
                 members=members,
                 names=_names(one),
+                silenced=silences.get(one.lead.pk, ""),
             )
         )
     return found
@@ -171,13 +193,14 @@ def _part_name(part: Alert, lead: Alert) -> str:
     return f"{place}{wording.narrowed(part.rule)} {in_unit(part.value, part.rule.metric)}{graver}"
 
 
-def _member(alert: Alert, *, may: bool = False, together: Calling = _ALONE) -> Member:
+def _member(alert: Alert, silenced: str, *, may: bool = False, together: Calling = _ALONE) -> Member:
     return Member(
         reverse("redrive:alert-detail", args=[alert.pk]),
         condition(alert),
         alert.state,
         alert.severity,
         _severity_class(alert.severity),
+        silenced,
         _acknowledge_url(alert) if may else "",
         together,
     )
@@ -202,6 +225,7 @@ def line(
     together: Calling = _ALONE,
     members: Sequence[Member] = (),
     names: str = "",
+    silenced: str = "",
 ) -> Line:
     name, standing = alert.rule.metric, status(alert, now)
     severity = severity or alert.severity
@@ -220,6 +244,7 @@ def line(
         severity_of,
         standing.for_s,
         alert.acknowledged_by,
+        silenced,
         _acknowledge_url(alert) if may_act else "",
         together,
         members,

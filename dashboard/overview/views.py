@@ -28,7 +28,7 @@ from dashboard.web.access import can
 from dashboard.web.htmx import render_page
 from dashboard.web.shell import FIRST_VISIT, SEEN_COOKIE, last_visit
 from jobs_admin import alerts, config, holds, replays
-from jobs_admin.alerts import wording
+from jobs_admin.alerts import silencing, wording
 from jobs_admin.desk import activity, overview
 from jobs_admin.models import Alert, Replay, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
@@ -90,7 +90,8 @@ def index(request: HttpRequest) -> HttpResponse:
     may_replay = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
     on_hold = [replay for replay in board.replays if replay.state == ReplayState.HELD]
     firing = alerts.firing(viewer, limit=MOST_ALERTS)
-    firing_lines = alert_words.folded_lines(firing, now, alert_words.may_act(viewer, firing))
+    silenced = silencing.find_ends(viewer, firing, now)
+    firing_lines = alert_words.folded_lines(firing, now, alert_words.may_act(viewer, firing), silenced)
     context = {
         "act": None if watched.stale else _find_primary_act(viewer, [line.alert for line in firing_lines], board),
         "alerts": firing_lines[:ALERTS_SHOWN],

@@ -6,12 +6,12 @@ An alert that fires during a silence is shown, without a notice.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.models.functions import Least
 from django.utils import timezone
 
@@ -88,9 +88,13 @@ def may_end(viewer: Viewer, silence: Silence) -> bool:
 
 def silenced_by(found: Iterable[Silence], alert: Alert, rule_name: str) -> Silence | None:
     """Return the first that covers an alert."""
+    return next(_find_covering(found, alert, rule_name), None)
+
+
+def _find_covering(found: Iterable[Silence], alert: Alert, rule_name: str) -> Iterator[Silence]:
     if isinstance(found, InForce):
         found = found.matching(alert.source, rule_name, alert.severity)
-    return next((one for one in found if _fits(one.matchers, alert, rule_name)), None)
+    return (one for one in found if _fits(one.matchers, alert, rule_name))
 
 
 def silence(
@@ -250,8 +254,42 @@ def _invalid(field: str, message: str) -> Refused:
 
 def find_silences_of(viewer: Viewer, alert: Alert, now: datetime) -> list[Silence]:
     """Return the silences in force that cover it, if the viewer may see them."""
-    covering = [one for one in in_force(now) if silenced_by([one], alert, alert.rule.name)]
-    return [one for one in covering if may_see(viewer, one)]
+    return [one for one in _find_covering(in_force(now), alert, alert.rule.name) if may_see(viewer, one)]
+
+
+def find_ends(viewer: Viewer, alerts: Iterable[Alert], now: datetime) -> dict[int, datetime]:
+    """Return alert -> the end of its silence in force that ends last, of those that the viewer may see."""
+    alerts = list(alerts)
+    seen = InForce(one for one in in_force(now) if may_see(viewer, one)) if alerts else InForce([])
+    ends = {one.pk: [each.ends_at for each in _find_covering(seen, one, one.rule.name)] for one in alerts}
+    return {pk: max(found) for pk, found in ends.items() if found}
+
+
+def find_named_alerts(viewer: Viewer, silences: Iterable[Silence]) -> dict[int, list[Alert]]:
+    """Return silence -> its alerts, for silences of one notification; without those resolved before it began."""
+    named = {one.pk: one for one in silences if "alert" in one.matchers}
+    if not named:
+        return {}
+    leaders = {one.matchers["alert"] for one in named.values()}
+    first = min(one.starts_at for one in named.values())
+    rows = (
+        Alert.objects.filter(alert_sight.visible(viewer), Q(pk__in=leaders) | Q(told_with__in=leaders))
+        .filter(Q(resolved_at=None) | Q(resolved_at__gte=first))
+        .select_related("rule")
+        .order_by("pk")
+    )
+    members = defaultdict(list)
+    for alert in rows[:MOST_COVERED]:
+        members[alert.told_with_id or alert.pk].append(alert)
+    return {
+        pk: [
+            alert
+            for alert in members[one.matchers["alert"]]
+            if _fits(one.matchers, alert, alert.rule.name)
+            and (alert.resolved_at is None or alert.resolved_at >= one.starts_at)
+        ]
+        for pk, one in named.items()
+    }
 
 
 def find_covered(viewer: Viewer, matchers: Mapping[str, Any], limit: int = 20) -> tuple[list[Alert], int]:

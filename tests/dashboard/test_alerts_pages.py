@@ -551,14 +551,52 @@ def test_a_silence_covers_the_alerts_of_the_notification_or_one_and_its_presets_
     leader = episode("emails")
     episode("sms", told_with=leader), episode("push", told_with=leader, state="resolved")
     text = text_of(otto.get(page_of(leader)))
-    assert "Silence 2 alerts…" in text and "These 2 alerts of this notification" in text and "Only this alert" in text
+    assert "Silence 2 alerts…" in text and "These 2 alerts of this notification" in text and "By matchers" in text
     assert re.search(r"1 h until D 4 h until D Tomorrow 09:00 until D Monday 09:00 until D".replace("D", at), text)
     form = {"scope": "notification", "comment": "known", "for": "tomorrow", "queue": "emails"}
     otto.post(f"{page_of(leader)}silence/", form)
     made = Silence.objects.get()
     assert made.matchers == {"alert": leader.pk, "source": "shop"} and f"{made.ends_at:%H:%M}" == "09:00"
     assert "all alerts of this notification" in text_of(otto.get(page_of(leader)))
-    assert "Silence…" in text_of(otto.get(page_of(episode("alone", of=rule("Another")))))
+    text = text_of(otto.get(page_of(episode("alone", of=rule("Another")))))
+    assert "Silence…" in text and "Covers this alert and new alerts that match." in text
+
+
+def test_a_silence_of_a_notification_names_its_alerts_and_promises_nothing_about_new_ones(otto, watched):
+    only = "Covers these 3 alerts only. A new alert, even about the same queue, sends notifications."
+    leader = episode("webhooks")
+    others = [episode(name, told_with=leader) for name in ("emails", "payments")]
+    episode("old", told_with=leader, state="resolved", ago_s=9_000)
+    assert only in text_of(otto.get(page_of(leader)))
+    otto.post(f"{page_of(others[0])}silence/", {"scope": "notification", "comment": "known", "for": "monday"})
+    made = Silence.objects.get()
+    text = text_of(otto.get("/alerts/silences/"))
+    assert "3 alerts webhooks, emails, payments" in text and only in text and f"#{leader.pk}" not in text
+    assert f"“known”. {only}" in text_of(otto.get(page_of(leader)))
+    Alert.objects.filter(resolved_at=None).update(state="resolved", resolved_at=timezone.now())
+    episode("webhooks", told_with=None), otto.post(f"/alerts/silences/{made.pk}/end/")
+    text = text_of(otto.get("/alerts/silences/"))
+    assert (
+        "3 alerts webhooks, emails, payments" in text and "sends notifications" not in text.split("Ended silences")[1]
+    )
+
+
+def test_lists_show_until_when_an_alert_is_silenced(otto, watched, sources):
+    leader = episode("webhooks", state="acknowledged", acknowledged_by="otto")
+    episode("emails", told_with=leader), episode("ledger", source="bank")
+    for hours, matchers in ((1, {"source": "shop", "queue": "w*"}), (4, {"source": "shop", "alert": leader.pk})):
+        last = silence(matchers, timedelta(hours=hours))
+    until = f"silenced until {moments.dated(last.ends_at, timezone.now())}"
+    for page, count in (("/", 2), ("/alerts/", 4)):
+        text = text_of(otto.get(page))
+        assert text.count(until) == text.count("silenced until") == count, page
+
+
+def silence(matchers: dict, length: timedelta) -> Silence:
+    now = timezone.now().replace(second=0, microsecond=0)
+    return Silence.objects.create(
+        matchers=matchers, author="otto", comment="known", starts_at=now, ends_at=now + length
+    )
 
 
 def test_a_name_with_a_star_in_it_silences_itself_until_a_person_writes_a_pattern(otto, watched):

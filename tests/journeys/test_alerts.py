@@ -106,7 +106,9 @@ def test_from_the_link_through_the_login_to_acknowledged_silenced_and_a_draft(li
     page.locator("#silence-menu summary").first.click()
     page.get_by_label("Reason (required)").fill("the provider knows")
     page.get_by_role("button", name=re.compile("^4 h")).click()
-    page.locator(".alert-head .banner", has_text="the provider knows").wait_for()
+    banner = page.locator(".alert-head .banner", has_text="the provider knows")
+    end, room = banner.get_by_role("button", name="End silence").bounding_box(), banner.bounding_box()
+    assert room["x"] <= end["x"] and end["x"] + end["width"] <= room["x"] + room["width"]
     made = Silence.objects.get()
     assert made.matchers == {"rule": "Dead Letter Queue Growing", "source": "shop", "queue": "emails"}
 

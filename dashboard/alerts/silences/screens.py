@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.urls import reverse
 
+from dashboard.alerts import words as alert_words
 from dashboard.web import moments
+from dashboard.web.figures import number
+from jobs_admin.alerts import silencing
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
-from jobs_admin.models import Silence
+from jobs_admin.models import Alert, Silence
+from jobs_admin.models.access import Viewer
 
 TOMORROW, MONDAY, UNTIL = "tomorrow", "monday", "until"
 # Choices of the form; the first is the default.
@@ -73,6 +77,7 @@ def moment(text: str) -> datetime | None:
 
 # Fields of a form, in order; only an alert's own page sets `alert`.
 FIELDS = (("rule", "Rule"), ("source", "Source"), ("queue", "Queue"), ("severity", "Severity"))
+MOST_NAMED = 6  # alerts of a silence listed by name
 NOT_BEGUN, AT_WORK, OVER = "scheduled", "active", "ended"
 _TONES = {AT_WORK: "silenced", NOT_BEGUN: "waiting", OVER: "gone"}
 
@@ -84,27 +89,42 @@ class Line:
     status: str
     tone: str  # for {% state %}
     end_url: str  # "" if it has ended, or the viewer may not end it
+    covers: str  # of a silence of one notification: that a new alert notifies; otherwise ""
 
 
-def line(silence: Silence, now: datetime, may_end: bool) -> Line:
+def lines(viewer: Viewer, silences: Sequence[Silence], now: datetime, *, may_act: bool) -> list[Line]:
+    """Return one line per silence. `may_act`: whether the viewer may end those of their sources."""
+    named = silencing.find_named_alerts(viewer, silences)
+    return [_line(one, now, named.get(one.pk, ()), may_act and silencing.may_end(viewer, one)) for one in silences]
+
+
+def _line(silence: Silence, now: datetime, alerts: Sequence[Alert], may_end: bool) -> Line:
     status = OVER if silence.ends_at <= now else NOT_BEGUN if silence.starts_at > now else AT_WORK
     url = reverse("redrive:silence-end", args=[silence.pk]) if may_end and status != OVER else ""
-    return Line(silence, matchers(silence.matchers), status, _TONES[status], url)
+    covers = coverage_sentence(alerts) if "alert" in silence.matchers and status != OVER else ""
+    return Line(silence, matchers(silence.matchers, alerts), status, _TONES[status], url, covers)
 
 
-def lines(silences: Iterable[Silence], now: datetime, may_end: bool) -> list[Line]:
-    return [line(one, now, may_end) for one in silences]
+def coverage_sentence(alerts: Sequence[Alert]) -> str:
+    """Return what a silence of one notification covers. `alerts`: its alerts; empty if the viewer may see none."""
+    these = f"these {number(len(alerts))} alerts" if len(alerts) > 1 else "this alert" if alerts else "its alerts"
+    nouns = {one.rule.measure.subject.value for one in alerts}
+    again = f", even about the same {nouns.pop()}," if len(nouns) == 1 else ""
+    return f"Covers {these} only. A new alert{again} sends notifications."
 
 
-def matchers(given: Any) -> list[tuple[str, str]]:
-    """Return the matchers to display, `everything` if there are none."""
+def matchers(given: Any, alerts: Sequence[Alert] = ()) -> list[tuple[str, str]]:
+    """Return the matchers to display, `everything` if there are none. `alerts`: those that `alert` names."""
     values = given if isinstance(given, Mapping) else {}
     exact = values.get("exact") or ()
     named = [
         (f"{name}, exactly" if name in exact else name, str(values[name])) for name, _ in FIELDS if values.get(name)
     ]
     if values.get("alert"):
-        named.append(("alert", f"#{values['alert']}"))
+        names = [alert_words.where(one) for one in alerts[:MOST_NAMED]]
+        names += [f"{number(len(alerts) - MOST_NAMED)} more"] if len(alerts) > MOST_NAMED else []
+        many = f"{number(len(alerts))} alerts" if len(alerts) > 1 else "alert"
+        named.append((many, ", ".join(names) or f"#{values['alert']}"))
     return named or [("everything", "*")]
 
 

@@ -38,17 +38,14 @@ def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, s
     """Show the silences and the form of a new one, which stays filled in after a refusal."""
     viewer, now = request.viewer, timezone.now()
     may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
-
-    def lines(found: list) -> list[silence_screens.Line]:
-        return [silence_screens.line(one, now, may_act and alerts.may_end(viewer, one)) for one in found]
-
-    current = lines(alerts.silences(viewer, now))
+    current = silence_screens.lines(viewer, alerts.silences(viewer, now), now, may_act=may_act)
+    over = alerts.silences(viewer, now, over=True)
     chosen = silence_screens.chosen_matchers(given or request.GET)
     context = {
         "stale": liveness.find_stale(now),
         "at_work": [line for line in current if line.status == silence_screens.AT_WORK],
         "coming": [line for line in current if line.status == silence_screens.NOT_BEGUN],
-        "over": lines(alerts.silences(viewer, now, over=True)),
+        "over": silence_screens.lines(viewer, over, now, may_act=False),
         "most_ended": silencing.MOST_OVER,
         "may_act": may_act,
         "is_read_only": config.is_read_only(),

@@ -16,7 +16,6 @@ from jobs_admin.core.text import representable, terminal_line
 from jobs_admin.installation import COMMAND
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import ActCommand, moment, parse_length, parse_number, parse_time, table
-from jobs_admin.models import Silence
 from jobs_admin.models.alert import Severity
 
 
@@ -64,10 +63,10 @@ class Command(ActCommand):
             self.stdout.write("No silence has ended." if ended else "No silence is active or scheduled.")
             return
         rows = [("SILENCE", "STATE", "STARTS (UTC)", "ENDS (UTC)", "AUTHOR", "ALERTS", "COMMENT")]
-        for line in silence_screens.lines(found, now, may_end=False):
+        for line in silence_screens.lines(viewer, found, now, may_act=False):
             one = line.silence
             times = (moment(one.starts_at), moment(one.ends_at))
-            texts = (terminal_line(one.author, 30), _matchers(one), terminal_line(one.comment, 100))
+            texts = (terminal_line(one.author, 30), _matchers(line), terminal_line(one.comment, 100))
             rows.append((str(one.pk), line.status, *times, *texts))
         for text in table(rows):
             self.stdout.write(text)
@@ -83,7 +82,8 @@ class Command(ActCommand):
             self.stdout.write(render_json(api_shapes.SilenceItem, api_shapes.silence(viewer, made)))
             return
         start = f" from {moment(made.starts_at)}" if made.starts_at > now else ""
-        self.stdout.write(f"Silence {made.pk}: {_matchers(made)}{start} until {moment(made.ends_at)} UTC.")
+        (line,) = silence_screens.lines(viewer, [made], now, may_act=False)
+        self.stdout.write(f"Silence {made.pk}: {_matchers(line)}{start} until {moment(made.ends_at)} UTC.")
         self.stdout.write(f"Undo: {COMMAND} silences end {made.pk}")
 
     def _end(self, *, silence: int, **_: Any) -> None:
@@ -91,6 +91,5 @@ class Command(ActCommand):
         self.stdout.write(f"Silence {silence} has ended. Matching alerts send notifications again.")
 
 
-def _matchers(silence: Silence) -> str:
-    named = silence_screens.matchers(silence.matchers)
-    return terminal_line(", ".join(f"{name} {value}" for name, value in named), 150)
+def _matchers(line: silence_screens.Line) -> str:
+    return terminal_line(", ".join(f"{name} {value}" for name, value in line.matchers), 150)

@@ -157,6 +157,27 @@ def test_stories_that_are_open_together_cost_no_more_queries_each(rule, django_a
     assert made.alerts.filter(told_with=None).count() == 50 and notices_sent()[-1] == ("new", "fired")
 
 
+def test_a_silence_of_a_notification_ends_with_its_alerts_and_a_new_alert_notifies(rule):
+    rule(**FIRES)
+    bury(10), bury(5, queue="sms")
+    judged(0)
+    leader = Alert.objects.get(subject="emails")
+    alerts.silence(ANN, {"alert": leader.pk}, ends_at=NOW + DAY * S, comment="known", now=NOW + S)
+    bury(2, queue="payments")
+    judged(5)
+    assert notices_sent() == [("emails", "fired"), ("payments", "fired")]
+    recover(queue="sms")
+    judged(10)
+    bury(5, queue="sms")
+    judged(15)
+    assert notices_sent()[2:] == [("sms", "joined")]  # with payments, which no one acknowledged
+    assert dict(Alert.objects.order_by("pk").values_list("subject", "state")) == {
+        "emails": "silenced",
+        "payments": "firing",
+        "sms": "firing",
+    }
+
+
 def test_a_long_silence_that_ends_gives_people_their_time_before_it_is_escalated(rule):
     rule(**FIRES, escalate_s=600)
     alerts.silence(SAM, {"source": "shop"}, ends_at=NOW + 7200 * S, comment="known", now=NOW)
