@@ -146,7 +146,7 @@ def publish(request: HttpRequest, name: str) -> HttpResponse:
         edit.draft.refuse(problems(refused))
         return page(request, edit, status=403 if refused.code in {"forbidden", "read_only"} else 422)
     if edit.begun and made.version == edit.begun:
-        add_toast(request, f"No changes from v{made.version}, which stays in force.", level="info")
+        add_toast(request, f"No changes from v{made.version}, which stays {policy_words.standing(made)}.", level="info")
     else:
         _announce_published(request, made, edit.current)
     return go(request, reverse("redrive:policy-detail", args=[made.name]))
@@ -176,6 +176,7 @@ def _stale(request: HttpRequest, edit: Edit, stale: Refused) -> HttpResponse:
         "was": was,
         "lines": policy_changes.lines(stale.details["difference"], "was", "now", "yours"),
         "now": now.version if now else 0,
+        "standing": policy_words.standing(now) if now else "",
         "can_merge": bool(was and now),
     }
     edit.current, edit.begun = now, now.version if now else 0
@@ -221,7 +222,7 @@ def page(
     current = next(iter(policies.readable([edit.current])), None) if edit.current else None
     usual = core.document(policy)
     address = edit.name or NEW
-    in_force = f"v{edit.current.version}" if edit.current else ""
+    name = f"v{edit.current.version}, {policy_words.standing(edit.current)}" if edit.current else ""
     findings = linting.findings_of(viewer, policy, now) if is_linted else []
     context = {
         "edit": edit,
@@ -238,7 +239,7 @@ def page(
         "rows": policy_fields.rows(draft),
         "class_words": policy_fields.CLASS_WORDS.items(),
         "warnings": linting.attempts_given(viewer, policy, now) if is_linted else [],
-        "outlook": policy_outlook.outlook(policy, current, edit.jobs, findings, in_force=in_force),
+        "outlook": policy_outlook.outlook(policy, current, edit.jobs, findings, name=name),
         **_unsaved(edit, document),
         "is_refused": bool(draft.errors),
         "is_complete": is_complete,

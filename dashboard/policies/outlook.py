@@ -1,4 +1,4 @@
-"""The preview of an edited policy beside the one in force, and its backtest on stored failures."""
+"""The preview of an edited policy beside the published one, and its backtest on stored failures."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ AWAY_S = (1, 10, 60)
 @dataclass(frozen=True, slots=True)
 class Pill:
     crashes: str  # `3 crashes`; "" if not counted
-    before: str  # the same for the policy in force, if different; `not counted`
-    # (time until a worker runs again, capacity lost, capacity lost under the policy in force).
+    before: str  # the same for the published policy, if different; `not counted`
+    # (time until a worker runs again, capacity lost, capacity lost under the published policy).
     rows: list[tuple[str, str, str]]
 
 
@@ -64,10 +64,8 @@ class InWords:
     outage: str
 
 
-def outlook(
-    policy: Policy, current: Policy | None, jobs: int, findings: Iterable[Any], *, in_force: str
-) -> dict[str, Any]:
-    """Return the context of the preview. `current`: the policy in force, of version `in_force`."""
+def outlook(policy: Policy, current: Policy | None, jobs: int, findings: Iterable[Any], *, name: str) -> dict[str, Any]:
+    """Return the context of the preview. `current`: the published policy; `name`: its version, as text."""
     before = current if current is not None and _is_other(policy, current) else None
     steps, old = schedule(policy), schedule(before) if before else []
     crowd, former = herd(policy, jobs), herd(before, jobs) if before else None
@@ -76,11 +74,12 @@ def outlook(
         crowd, former = herd(policy, jobs, wide), herd(before, jobs, wide) if before else None
     return {
         "words": _in_words(policy, ""),
-        "before": _in_words(before, in_force) if before else None,
-        "delays": policy_pictures.delays(steps, old),
-        "runs": policy_pictures.runs(steps, old, name=in_force),
-        "herd": policy_pictures.herd(crowd, former, jobs),
+        "before": _in_words(before, name) if before else None,
+        "delays": policy_pictures.delays(steps, old, name=name),
+        "runs": policy_pictures.runs(steps, old, name=name),
+        "herd": policy_pictures.herd(crowd, former, jobs, name=name),
         "pill": pill_cost(policy, current),
+        "name": name,
         "budget": policy_words.budget(policy),
         "findings": [(one, _TONES.get(one.severity, "discarded")) for one in findings],
     }
@@ -132,20 +131,29 @@ class BacktestResult:
     parts: list[Part]
     words: str
     retries: str
+    more_retries: str  # "Retries 1,226 → 7,465 (6×)" if there would have been more; otherwise ""
     untold: list[str]
 
 
 def outcome(found: Any) -> BacktestResult:
     """Return the result of a `policies.Backtest` as text."""
     if not found.looked_at:
-        return BacktestResult("No matching failures.", "", [], "", "", [])
+        return BacktestResult("No matching failures.", "", [], "", "", "", [])
     jobs = f"{number(found.looked_at)} matching job{'' if found.looked_at == 1 else 's'}"
     of = f"Latest {jobs}" if found.is_cut else jobs
     title = f"{of}, {number(found.died_then)} died."
     parts = _parts(_counts(found), found.looked_at)
     words = ", ".join(f"{number(part.count)} {part.words}" for part in parts)
     retries = f"{number(found.retries)} retries under this policy; actual: {number(found.retries_then)}."
-    return BacktestResult(title, _sentence(found), parts, words, retries, found.untold)
+    return BacktestResult(title, _sentence(found), parts, words, retries, _more_retries(found), found.untold)
+
+
+def _more_retries(found: Any) -> str:
+    if found.retries <= found.retries_then:
+        return ""
+    times = found.retries / found.retries_then if found.retries_then else 0
+    factor = f" ({times:,.{times < 5:d}f}×)" if times >= 1.05 else ""
+    return f"Retries {number(found.retries_then)} → {number(found.retries)}{factor}"
 
 
 def _sentence(found: Any) -> str:
@@ -163,7 +171,7 @@ def _counts(found: Any) -> list[tuple[str, str, int]]:
     return [
         ("died; this policy adds an attempt after the error ended", "recovered", found.outlive),
         ("succeeded in both cases", "recovered", found.well),
-        ("still retrying", "retrying", found.open),
+        ("would still be retrying", "retrying", found.open),
         *((_REASONS.get(reason, f"dead: {reason}"), "dead", count) for reason, count in found.dead.most_common()),
         ("not evaluated: the message could not be run", "discarded", found.unjudged),
     ]

@@ -1,6 +1,6 @@
 """Charts of a policy: the delay after each attempt, the times of the attempts, and the herd.
 
-The edited policy is drawn in front of the one in force, on one scale. Shapes are positioned in per cent of the width,
+The edited policy is drawn in front of the published one, on one scale. Shapes are positioned in per cent of the width,
 so that a chart fills its box and its text is not stretched.
 """
 
@@ -41,7 +41,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Delay of the policy in force, behind a bar."""
+    """Delay of the published policy, behind a bar."""
 
     x: str
     end: str
@@ -78,8 +78,11 @@ class Delays:
     chart: str  # values for charts.js, as JSON
 
 
-def delays(edited: Sequence[Step], current: Sequence[Step] = ()) -> Delays | None:
-    """Draw the delays, from the `schedule` of both policies. None if nothing is ever retried."""
+def delays(edited: Sequence[Step], current: Sequence[Step] = (), *, name: str = "") -> Delays | None:
+    """Draw the delays, from the `schedule` of both policies. None if nothing is ever retried.
+
+    `name`: of the published policy.
+    """
     if not edited:
         return None
     columns = max(len(edited), len(current))
@@ -114,7 +117,7 @@ def delays(edited: Sequence[Step], current: Sequence[Step] = ()) -> Delays | Non
         for n, one in enumerate(edited[:MOST_ROWS])
     ]
     is_spread = any(one.longest_s > one.shortest_s for one in edited)
-    chart = _delays_reading(edited, current, columns)
+    chart = _delays_reading(edited, current, columns, name)
     ticks = [brief(top), brief(top / 2), "0"]
     return Delays(bars, levels, labels, ticks, words, is_spread, rows, max(0, len(edited) - MOST_ROWS), chart)
 
@@ -169,12 +172,12 @@ class Runs:
 
 
 def runs(edited: Sequence[Step], current: Sequence[Step] = (), *, name: str = "") -> Runs | None:
-    """Draw the times of the attempts since the first failure. `name`: of the policy in force."""
+    """Draw the times of the attempts since the first failure. `name`: of the published policy."""
     if not edited:
         return None
     both = [("edited" if current else "attempts", "edited", edited)]
     if current:
-        both.append((name or "in force", "current", current))
+        both.append((name, "current", current))
     span = max(sum(one.longest_s for one in steps) for _, _, steps in both) or 1.0
     lanes = [_lane(title, tone, n * (LANE + 8), steps, span) for n, (title, tone, steps) in enumerate(both)]
     times = _times(edited)
@@ -225,14 +228,14 @@ class Herd:
     step: str  # step as text
     levels: list[str]  # axis labels: top, half, ground
     peak: str  # retries in the busiest second
-    peak_of_current: str  # "" without a policy in force
+    peak_of_current: str  # "" without a published policy
     jobs: str
     rows: list[tuple[str, ...]]
     chart: str  # values for charts.js, as JSON
 
 
-def herd(edited: herds.Herd, current: herds.Herd | None, jobs: int) -> Herd | None:
-    """Draw the herds of both policies with the same step. None if no job is retried."""
+def herd(edited: herds.Herd, current: herds.Herd | None, jobs: int, *, name: str = "") -> Herd | None:
+    """Draw the herds of both policies with the same step. None if no job is retried. `name`: of the published policy."""
     if not edited.points:
         return None
     before = current.points if current else []
@@ -250,7 +253,7 @@ def herd(edited: herds.Herd, current: herds.Herd | None, jobs: int) -> Herd | No
         number(math.ceil(current.peak_per_s)) if current else "",
         number(jobs),
         [(f"from {brief(at)} on", number(round(starts, 1))) for at, starts in busiest],
-        _herd_reading(edited.points, before, span, step),
+        _herd_reading(edited.points, before, span, step, name),
     )
 
 
@@ -261,10 +264,10 @@ def _outline(points: Sequence[tuple[int, float]], span: float, step: int, top: f
 
 
 def _herd_reading(
-    edited: Sequence[tuple[int, float]], before: Sequence[tuple[int, float]], span: float, step: int
+    edited: Sequence[tuple[int, float]], before: Sequence[tuple[int, float]], span: float, step: int, name: str
 ) -> str:
     moments = sorted({at for at, _ in (*edited, *before)})
-    drawn_steps = {"retries": edited} | ({"in force": before} if before else {})
+    drawn_steps = {"retries": edited} | ({name: before} if before else {})
     return charts.reading(
         {
             name: [round(known.get(at, 0), 1) for at in moments]
@@ -277,7 +280,7 @@ def _herd_reading(
     )
 
 
-def _delays_reading(edited: Sequence[Step], current: Sequence[Step], columns: int) -> str:
+def _delays_reading(edited: Sequence[Step], current: Sequence[Step], columns: int, name: str) -> str:
     drawn_steps = edited[:MOST_DRAWN]
     waits = [
         duration(one.shortest_s)
@@ -287,7 +290,7 @@ def _delays_reading(edited: Sequence[Step], current: Sequence[Step], columns: in
     ]
     series = {"wait": waits}
     if current:
-        series["in force"] = [duration(current[n].mean_s) if n < len(current) else "–" for n in range(len(drawn_steps))]
+        series[name] = [duration(current[n].mean_s) if n < len(current) else "–" for n in range(len(drawn_steps))]
     labels, lefts = (
         [f"after attempt {one.attempt:,}" for one in drawn_steps],
         [n / columns for n in range(len(drawn_steps))],

@@ -9,6 +9,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.policies import changes as policy_changes
 from dashboard.policies import listing as policy_list
+from dashboard.policies import words as policy_words
 from dashboard.policies.editor_views import MOST_REASON
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
@@ -50,6 +51,7 @@ def versions(request: HttpRequest, name: str) -> HttpResponse:
     context = {
         "name": name,
         "current": current,
+        "standing": policy_words.standing(current) if current else "",
         "lines": policy_changes.version_lines(found.rows[:VERSIONS], found.rows, current, viewer),
         "next": str(found.rows[VERSIONS - 1].version) if len(found.rows) > VERSIONS else "",
         "is_first": "after" not in request.GET,

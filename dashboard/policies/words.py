@@ -10,13 +10,20 @@ from typing import Any
 from dashboard.web.figures import duration, number
 from dashboard.web.quantities import plain
 from jobs_admin import policies
+from jobs_admin.core import policy as core
 from jobs_admin.core.figures import exact_duration
 from jobs_admin.core.policy import Backoff, Jitter, Match, Policy
 from jobs_admin.core.retry_times import Totals, totals
 from jobs_admin.installation import COMMAND
 from jobs_admin.models import PolicyVersion
 
+_STANDINGS = {core.ENFORCE: "in force", core.OBSERVE: "observed only"}  # of a published version, by its mode
 _TINY = 0.05  # relative difference of times that count as equal
+
+
+def standing(version: PolicyVersion) -> str:
+    """Return `in force`, or `observed only`: workers record the decisions of this published version, and apply none."""
+    return _STANDINGS[version.mode]
 
 
 def curve(policy: Policy) -> str:

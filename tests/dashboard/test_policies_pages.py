@@ -16,7 +16,7 @@ from jobs_admin import policies
 from jobs_admin.core import keys
 from jobs_admin.core.policy.presets import PRESETS
 from jobs_admin.fleet import heartbeats
-from jobs_admin.models import Attempt, AuditEvent, Group, PolicyVersion
+from jobs_admin.models import Attempt, AuditEvent, Group, GroupCounter, PolicyVersion
 from jobs_admin.models.access import ENGINE
 from tests.kit.failures import bury
 from tests.kit.fleet import reports
@@ -114,7 +114,7 @@ def test_an_edit_is_drawn_beside_what_is_in_force_and_nothing_is_stored(vera):
     part = vera.post("/policies/webhooks/preview/", typed(begun="1", jobs="500"), headers=HTMX)
     text = text_of(part)
     assert part.status_code == 200 and "<html" not in part.content.decode()
-    assert "In force, v1: Survives an outage of 5 min" in text
+    assert "Compared with v1, observed only: Survives an outage of 5 min" in text and "in force" not in text.lower()
     assert "Delays grow: fixed" not in text and "Backoff: delays grow fixed exponential" in text
     assert 'id="delays-table"' in part.content.decode() and 'id="herd-table"' in part.content.decode()
     assert PolicyVersion.objects.count() == 1 and not AuditEvent.objects.filter(act="policy.publish").exclude(
@@ -127,7 +127,7 @@ def test_the_herd_of_all_at_the_same_moment_is_shown_beside_one_that_is_spread(v
     text = text_of(
         vera.post("/policies/webhooks/preview/", typed(backoff__first_delay_s="60", jobs="500"), headers=HTMX)
     )
-    assert re.search(r"Peak [\d,]+ /s; v1: 500 \.", text)
+    assert re.search(r"Peak [\d,]+ /s; v1, observed only: 500 \.", text)
 
 
 def test_a_name_that_no_policy_may_have_is_refused_while_it_is_typed(vera):
@@ -178,7 +178,7 @@ def test_what_is_refused_is_drawn_as_it_is_in_force(vera):
     publish(backoff={"kind": "fixed", "first_delay_s": 60}, max_attempts=9)
     form = typed(begun="1", max_attempts="abc", backoff__kind="fixed", backoff__first_delay_s="-1")
     text = text_of(vera.post("/policies/webhooks/preview/", form, headers=HTMX))
-    assert "The preview uses the values in force for them." in text
+    assert "The preview uses the values of v1 for them." in text
     assert "always 1 min" in text and "9 attempts; gives up" in text
 
 
@@ -285,7 +285,7 @@ def test_the_history_shows_what_each_version_changed_and_puts_one_back(otto):
     publish(max_attempts=6)
     publish(max_attempts=8, cap_s=600)
     text = text_of(otto.get("/policies/webhooks/versions/"))
-    assert "Max attempts 6 8" in text and "Max delay – 10 min" in text and "in force" in text
+    assert "Max attempts 6 8" in text and "Max delay – 10 min" in text and "v2 is observed only." in text
     answer = otto.post("/policies/webhooks/versions/1/put-back/", {"begun": "2", "reason": "it was right"})
     assert answer.status_code == 302
     made = PolicyVersion.objects.get(version=3)
@@ -324,6 +324,43 @@ def test_the_backtest_shows_what_would_have_become_of_stored_failures(vera):
     bury(3)
     part = vera.post("/policies/new/backtest/", typed(), headers=HTMX)
     assert "3 matching jobs, 3 died." in text_of(part)
+
+
+@pytest.mark.parametrize(
+    ("lasted", "warning"), [(0, ""), (3, "Retries 2 → 3 (1.5×)."), (20, "Retries 2 → 9 (4.5×).")], ids=str
+)
+def test_a_policy_that_would_have_retried_more_than_happened_warns_above_the_comparison(vera, lasted, warning):
+    now = timezone.now()
+    began = now - timedelta(hours=2)
+    of = group("TimeoutError")
+    (failure,) = bury(1, group=of, failed_at=began)
+    for n in range(3):
+        at = began + timedelta(seconds=n)
+        Attempt.objects.create(
+            failure=failure, run=1, attempt=n + 1, kind="exception" if n == 2 else "retry", job_id="j",
+            error_type="TimeoutError", ended_at=at, received_at=at,
+        )  # fmt: skip
+    for minute in range(lasted):
+        at = began.replace(second=0, microsecond=0) + timedelta(minutes=minute)
+        GroupCounter.objects.create(group=of, step=60, at=at, failed=1)
+    edited = typed(max_attempts="10", backoff__kind="fixed", backoff__first_delay_s="1 min", jitter__kind="none")
+    part = vera.post("/policies/new/backtest/", edited, headers=HTMX).content.decode()
+    shown = re.search(r'<div id="more-retries".*?</div>', part, re.S)[0]
+    assert 'hx-swap-oob="morph"' in shown and warning in shown and ("Retries " in shown) == bool(warning)
+    assert ("in the last 7 days than actually happened" in shown) == bool(warning)
+    page = vera.post("/policies/new/preview/", edited).content.decode()
+    assert page.count('<div id="more-retries" aria-live="polite"></div>') == 1  # filled by the backtest
+
+
+def test_a_backtest_counts_what_would_still_be_retrying_as_such(vera):
+    now = timezone.now()
+    of = group("TimeoutError")
+    (failure,) = bury(1, group=of, failed_at=now)
+    Attempt.objects.create(
+        failure=failure, run=1, attempt=1, kind="exception", job_id="j", error_type="TimeoutError", ended_at=now, received_at=now
+    )  # fmt: skip
+    GroupCounter.objects.create(group=of, step=60, at=now.replace(second=0, microsecond=0), failed=1)
+    assert "1 would still be retrying" in text_of(vera.post("/policies/new/backtest/", typed(), headers=HTMX))
 
 
 def test_a_backtest_counts_nothing_of_a_source_out_of_sight(django_user_model):
@@ -433,9 +470,9 @@ def test_a_policy_that_files_lost_jobs_is_set_by_a_tick_and_shows_which_jobs_it_
 
 
 def test_what_a_poison_pill_costs_is_drawn_beside_the_herd(vera):
-    publish(poison={"crashes": 2})
+    publish(poison={"crashes": 2}, mode="enforce")
     text = text_of(vera.post("/policies/webhooks/preview/", typed(begun="1", poison__crashes="5"), headers=HTMX))
-    assert "Quarantined after 5 crashes ; in force: 2 crashes" in text
+    assert "Quarantined after 5 crashes ; v1, in force: 2 crashes" in text
     assert "10 s 50 s 20 s" in text and "1 min 5 min 2 min" in text
 
 
