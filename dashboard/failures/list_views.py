@@ -66,6 +66,9 @@ def page(
         "holds": failure_list.hold_links(request.viewer, found.query),
         "is_first": not after,
         "near": [] if found.rows or after else failure_list.near(nearest.near(request.viewer, found.query, text)),
+        "by_name": failure_list.near(nearest.find_by_names(request.viewer, found.query, found.count.number))
+        if found.rows and not after
+        else [],
         "latest": found.rows[0].pk if found.rows else 0,
         "shown_at": int(now.timestamp()),
         "may_act": may_act,

@@ -183,7 +183,7 @@ def options(found: Iterable[tuple[str, str, int | None]]) -> list[Option]:
     ]
 
 
-# --- suggestions for a search without results ---------------------------------------------------------------------
+# --- suggested searches ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def near(found: Iterable[Near]) -> list[Offer]:
 
 
 def offer(one: Near) -> Offer:
-    """Return a similar search, or a job, to suggest instead of a search without results, with its link."""
+    """Return a suggested search, or a job, with its link."""
     if one.failure is not None:
         return Offer(reverse("redrive:failure-detail", args=[one.failure]), one.why, "", "")
     count = f"{number(one.count)}{'+' if one.count_is_capped else ''}"

@@ -1,4 +1,4 @@
-"""Suggestions for a search without results: single jobs, and similar searches with results.
+"""Suggestions: similar searches with results, and single jobs, for a search that finds nothing or only a few.
 
 Every candidate is counted within the viewer's rights, up to MOST_COUNTED, before it is suggested. At most MOST_TRIED
 are counted, so that an empty page takes some tens of milliseconds for any text.
@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, product
 
 from django.db.models import Sum
 
@@ -46,6 +46,11 @@ _MOST_PASTED = 40  # words of a pasted error
 _MOST_PATHS = 60  # argument paths in which a bare value is searched
 _VALUE = re.compile(r"[\d@]")  # characters that numbers, keys and addresses contain, but no English word
 
+# Names that a bare word may be part of, and the factor by which such jobs must outnumber the results of the search.
+_SEARCHED_NAMES = ("task", "queue", "tenant")
+_CLEARLY_MORE = 2
+_MOST_COMBINED = 4  # searches with all words as qualifiers
+
 _EVERY_STATE = Match("state", (Value("any"),))
 
 
@@ -75,6 +80,47 @@ def near(viewer: Viewer, query: Query, text: str) -> list[Near]:
     return found[:MOST]
 
 
+def find_by_names(viewer: Viewer, query: Query, found: int) -> list[Near]:
+    """Return searches for jobs with the one bare word in a name, most jobs first, if they are clearly more than `found`.
+
+    A bare word is searched in errors and messages only.
+    """
+    places = [place for place, term in enumerate(query.terms) if _is_word(term)]
+    if len(places) != 1 or query.is_cut:
+        return []
+    place, near = places[0], []
+    for term, why in _named_like(viewer, query.terms[place].value):
+        candidate = replace(query, terms=(*query.terms[:place], term, *query.terms[place + 1 :]))
+        if language.parse(language.format(candidate)).terms != candidate.terms:
+            continue
+        count = _count(viewer, candidate)
+        if count > found * _CLEARLY_MORE:
+            is_capped = count > MOST_COUNTED and not scopes.is_counted(candidate)
+            near.append(Near(language.format(candidate), why, MOST_COUNTED if is_capped else count, is_capped))
+    return sorted(near, key=lambda one: -one.count)
+
+
+def _is_word(term: Term) -> bool:
+    is_plain = isinstance(term, Text) and not term.negated and not term.glob
+    return is_plain and len(term.value) >= _SHORTEST_WORD and not any(c.isspace() for c in term.value)
+
+
+def _named_like(viewer: Viewer, word: str) -> Iterator[tuple[Term, str]]:
+    """Yield one search per field: for the known names that contain the word."""
+    for field in _SEARCHED_NAMES:
+        folded = word.casefold()
+        names = [one.text for one in completing.values(viewer, field, word) if folded in one.text.casefold()]
+        if len(names) > _MOST_NAMES:
+            yield Match(field, (Value(f"*{word}*", glob=True),)), f"{field} names with this word"
+        elif names:
+            why = (
+                f"{field} with this name"
+                if names == [word]
+                else f"{field} name{'s' if names[1:] else ''} with this word"
+            )
+            yield Match(field, tuple(Value(name) for name in names)), why
+
+
 Candidates = Iterator[tuple[Query, str]]
 
 
@@ -99,6 +145,7 @@ def _ways(viewer: Viewer, query: Query, text: str, block: Pasted) -> Iterator[Ca
     if block.job_ids:
         return  # single words of a log line are not meaningful
     lost = _lost(viewer, query)
+    yield _combined(viewer, query, lost)
     yield _changed(viewer, query, lost)
     yield _shorter(query, lost)
 
@@ -216,6 +263,24 @@ def _as_argument(viewer: Viewer, query: Query, text: str) -> Candidates:
         if _count(viewer, one, 1):
             alone = replace(one, terms=one.terms[:1])
             yield (alone, "as an argument") if _count(viewer, alone, 1) else (one, "as an argument, in any state")
+
+
+def _combined(viewer: Viewer, query: Query, lost: list[int]) -> Candidates:
+    """Yield searches with all bare words as qualifiers: `payments acme` as `queue:payments tenant:acme`."""
+    places = [place for place, term in enumerate(query.terms[:_MOST_TERMS]) if _is_word(term)]
+    if not 1 < len(places) <= _MOST_NAMES:
+        return
+    options = []
+    for place in places:
+        exact = [term for term, _ in _find_by_name(viewer, query.terms[place].value) if _finds(viewer, query, term)]
+        found = exact or [term for term, _ in _named_like(viewer, query.terms[place].value)]
+        if not found:
+            return
+        options.append(found)
+    for terms in islice(product(*options), _MOST_COMBINED):
+        named = dict(zip(places, terms, strict=True))
+        remaining = [place for place in range(len(query.terms)) if place in named or place not in lost]
+        yield replace(query, terms=tuple(named.get(place, query.terms[place]) for place in remaining)), "words as names"
 
 
 # -- replaced words ----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jobs_admin import failures
 from jobs_admin.core.query import parse
-from jobs_admin.failures.nearest import MOST, find_pasted, near
+from jobs_admin.failures.nearest import MOST, find_by_names, find_pasted, near
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
@@ -42,6 +42,46 @@ def test_of_a_value_that_misses_the_known_one_that_is_like_it_is_offered():
     assert offered("queue:webhook") == {"queue:webhooks": 2, "queue:webhook*": 2}
     assert offered("queue:wehbooks") == {"queue:webhooks": 2}
     assert offered("tenant:tenant-99")["tenant:tenant-9"] == 2
+
+
+def test_several_words_that_are_names_are_offered_together_first():
+    bury(3, queue="payments", tenant="cobalt"), bury(9, queue="payments"), bury(7, tenant="cobalt")
+    assert next(iter(offered("payments cobalt").items())) == ("queue:payments tenant:cobalt", 3)
+    bury(2, task="shop.billing.refund", tenant="cobalt", error_type="KeyError")
+    assert next(iter(offered("refund cobalt -error:X"))) == "task:shop.billing.refund tenant:cobalt -error:X"
+    assert offered("payments nonsense") == {"queue:payments": 12}
+
+
+def test_a_word_of_few_errors_and_of_a_name_with_many_jobs_is_offered_as_the_name():
+    bury(3, error_type="KeyError", message="no refund"), bury(7, task="shop.billing.refund")
+
+    def find(text, viewer=ENGINE):
+        page = failures.search(viewer, text, now=NOW)
+        assert page.rows, text
+        return {one.text: one.count for one in find_by_names(viewer, page.query, page.count.number)}
+
+    assert find("refund") == {"task:shop.billing.refund": 7}
+    assert find("refund state:dead") == {"task:shop.billing.refund state:dead": 7}
+    assert not find("refund*") and not find("refund KeyError") and not find("task:shop.billing.refund")
+    bury(2, task="shop.refunds.sum"), bury(1, queue="refund"), bury(20, source="bank", tenant="refund-office")
+    assert find("refund") == {
+        "tenant:refund-office": 20,
+        "task:shop.billing.refund,shop.refunds.sum": 9,
+    }
+    stranger = Viewer("ben", {"shop": "operator"})
+    assert find("refund", stranger) == {"task:shop.billing.refund,shop.refunds.sum": 9}
+    for n in range(2):
+        bury(task=f"refund.{n}")
+    assert find("refund")["task:*refund*"] == 11
+    bury(9, error_type="KeyError", message="no refund")
+    assert find("refund", stranger) == {}  # 12 by the error, 11 by the task
+
+
+def test_names_with_a_word_are_looked_up_at_a_bounded_cost(django_assert_max_num_queries):
+    for n in range(40):
+        bury(2, task=f"refund.{n}", queue=f"refund-{n}", tenant=f"refund{n}")
+    with django_assert_max_num_queries(30):
+        assert len(find_by_names(ENGINE, parse("refund", NOW), 1)) == 3
 
 
 def test_a_failures_number_and_the_beginning_of_a_jobs_id_lead_to_that_job():
