@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from zlib import crc32
 
 from django.utils import timezone
 from django.utils.safestring import SafeString
@@ -17,7 +18,7 @@ from dashboard.web.time_range import RANGES, words
 from jobs_admin.db.policy_marks import PolicyMark
 from jobs_admin.desk import overview
 
-MOST_COLOURS = 6  # --series-1 to --series-6
+MOST_COLOURS = 6  # --series-1 to --series-6, which is grey
 MOST_ROWS = 32
 _ROW_STEPS = (60, 300, 900, 3600, 21_600, 86_400)  # possible steps of the charts
 
@@ -40,12 +41,8 @@ class Bars:
     name: str
     sum: int
     n: int  # number of its colour
+    is_striped: bool  # as every other series, so that neighbours differ not only in colour
     path: str
-
-    @property
-    def is_striped(self) -> bool:
-        """Return whether it is striped, as every other series, so that neighbours differ not only in colour."""
-        return self.n % 2 == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +68,9 @@ def failed_attempts(board: overview.Board, time_range: str) -> FailedAttempts | 
     times = charts.Times(series.times[0], series.times[-1] + series.step_s)
     top = charts.round_up(max(sum(step) for step in zip(*series.queues.values(), strict=True)) or 1)
     heights, below, parts = charts.Heights(top, filled=1), [0] * len(series.times), []
+    numbers = _colours_of(series)
     for n, (name, y) in reversed(list(enumerate(series.queues.items()))):
-        parts.append(Bars(name, sum(y), n + 1, charts.bars(y, heights, below=below)))
+        parts.append(Bars(name, sum(y), numbers[name], n % 2 == 1, charts.bars(y, heights, below=below)))
         below = [low + count for low, count in zip(below, y, strict=True)]
     totals = ", ".join(f"{name} {sum(y):,}" for name, y in series.queues.items())
     span = _span(series.times, series.step_s, board.sampled_since, time_range)
@@ -173,7 +171,7 @@ def dead_jobs(board: overview.Board, time_range: str) -> DeadJobs | None:
     heights, times = charts.Heights(top, filled=1), charts.Times(depth.times[0], depth.times[-1] + depth.step_s)
     many = len({line.source for line, _ in drawn}) > 1
     names = [f"{line.source}/{line.queue}" if many else line.queue for line, _ in drawn]
-    numbers = _colours(names, list(board.series.queues))
+    numbers = _colours(names, _colours_of(board.series))
     lines = [
         Line(
             name,
@@ -201,11 +199,24 @@ def dead_jobs(board: overview.Board, time_range: str) -> DeadJobs | None:
     )
 
 
-def _colours(names: list[str], others: list[str]) -> dict[str, int]:
-    """Return the number of each series' colour: that of the same queue in the other chart, or a free one."""
-    numbers = {name: others.index(name) + 1 for name in names if name in others}
-    free = (n for n in range(1, MOST_COLOURS + 1) if n not in numbers.values())
-    return {name: numbers.get(name) or next(free) for name in names}
+def _colours_of(series: overview.Series) -> dict[str, int]:
+    """Return the colours of the failed attempts; the rest, which is no queue, has the grey."""
+    names = list(series.queues)
+    rest = dict.fromkeys(names[len(series.fullest) :], MOST_COLOURS)
+    return _colours(names, rest)
+
+
+def _colours(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
+    """Return the number of each queue's colour, different for each, whatever the order of the names.
+
+    It is the `known` one; otherwise it follows from the name, or is the next free one. The grey comes last.
+    """
+    numbers = {name: known[name] for name in names if name in known}
+    for name in sorted(set(names) - set(numbers)):
+        first = crc32(name.encode()) % (MOST_COLOURS - 1)
+        order = [(first + n) % (MOST_COLOURS - 1) + 1 for n in range(MOST_COLOURS - 1)] + [MOST_COLOURS]
+        numbers[name] = next(n for n in order if n not in numbers.values())
+    return numbers
 
 
 def _path(values: list[int | None], heights: charts.Heights) -> str:

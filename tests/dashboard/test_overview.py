@@ -265,11 +265,37 @@ def test_the_picture_is_there_before_any_script_and_needs_no_library(ann, watche
     fail_now(1234)
     page = ann.get("/").content.decode()
     assert "<strong>1,234</strong>" in page and "<li>1,500</li><li>750</li><li>0</li>" in page
-    assert re.search(r'<path class="bars series-1" d="M[\d.]+ 1000v-823h', page)
+    assert re.search(r'<path class="bars series-\d" d="M[\d.]+ 1000v-823h', page)
     assert (
         re.findall(r'<script src="/static/redrive/([^"]+)"', page)[-1] == "js/charts.js"
         and "vendor" not in page.split("<body")[1]
     )
+
+
+def test_a_queue_keeps_its_colour_when_ranks_change_and_a_queue_joins(ann, watched):
+    def colours():
+        overview.forget()
+        page = ann.get("/").content.decode()
+        bars, lines = page.split('<ul class="legend">')[1:3]
+        of_bars = re.findall(
+            r'class="bars series-(\d)" d="(M0 0h10v4|M0 0h10v10)[^>]*></path>\s*</svg>([\w ]+?) <strong', bars
+        )
+        of_lines = re.findall(r'class="line series-(\d)"[^>]*></path></svg><a [^>]*>(\w+)<', lines.split("</ul>")[0])
+        assert [shape.endswith("4") for _, shape, _ in of_bars] == [n % 2 == 1 for n in range(len(of_bars))]
+        assert {name: n for n, name in of_lines}.items() <= {name: n for n, _, name in of_bars}.items()
+        return {name: n for n, _, name in of_bars}, [name for _, _, name in of_bars]
+
+    for n, queue in enumerate(("webhooks", "emails", "payments", "imports", "reports")):
+        fail_now(10 - n, queue=queue), bury(2, queue=queue)
+    before, ranks = colours()
+    assert sorted(before.values()) == ["1", "2", "3", "4", "5"] and ranks[0] == "webhooks"
+    fail_now(20, queue="emails")
+    after, ranks = colours()
+    assert after == before and ranks[0] == "emails"
+    fail_now(1, queue="sms")
+    assert sorted(colours()[0].values()) == ["1", "2", "3", "4", "5", "6"]
+    fail_now(1, queue="push")
+    assert colours()[0] == before | {"2 others": "6"}
 
 
 def test_many_who_check_the_same_sources_query_the_database_once(ann, vera, watched, django_assert_max_num_queries):
