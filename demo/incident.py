@@ -23,14 +23,14 @@ from demo.partner import PLAYED
 from demo.shop import SOURCE, app
 from demo.story import JOBS, TENANT, Second, Side, Story, Ticket
 from demo.temper import COLD_RATE, STRAIN, STRAIN_S, WARM_RATE, WARMING_S
-from jobs_admin import config, replays
+from jobs_admin import config, policies, replays
 from jobs_admin.core import keys, matching
 from jobs_admin.core.breaker import CLOSED, Breaker
 from jobs_admin.core.policy import ENFORCE
 from jobs_admin.core.refused import Refused
 from jobs_admin.failures import triage
 from jobs_admin.groups import group_changes
-from jobs_admin.models import Alert, Failure, Group, PolicyVersion, QueueCounter, Replay, Rule
+from jobs_admin.models import Alert, Failure, Group, QueueCounter, Replay, Rule
 from jobs_admin.models.access import Viewer, viewer_of
 from jobs_admin.models.alert import AlertState
 from jobs_admin.models.counter import HOUR
@@ -147,12 +147,11 @@ class Incident:
             raise Failed(f"Only {state.dead} of {state.jobs} jobs were dead, without progress for {_QUIET_S:.0f} s.")
 
     def _require_own_retries(self, name: str) -> None:
-        """Raise Failed if a policy decides on the retries of this task: its jobs are to die as its own code has it."""
-        policies = [version.policy for version in PolicyVersion.objects.filter(is_published=True)]
-        chosen = matching.chosen(policies, SOURCE, QUEUE, f"shop.hooks.{name}")
-        if chosen is not None and chosen.mode == ENFORCE and chosen.retries:
+        """Raise Failed if a policy retries or holds jobs of this task: they are to die as its own code has it."""
+        chosen = matching.chosen(policies.active(), SOURCE, QUEUE, f"shop.hooks.{name}")
+        if chosen is not None and chosen.mode == ENFORCE and (chosen.retries or chosen.breaker):
             raise Failed(
-                f"The policy {chosen.name} is enforced for shop.hooks.{name}, so its jobs would not die within seconds. "
+                f"The policy {chosen.name} is enforced for shop.hooks.{name}, so its jobs would not all die. "
                 "Set it to observe, then run the incident again."
             )
 

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from ninja import Query, Schema
 from pydantic import AfterValidator
 
-from dashboard.audit import downloads
+from dashboard.web import downloads
 from dashboard.web.access import needs
 from dashboard.web.api import shapes
 from dashboard.web.api.base import REFUSALS, After, Limit, api, viewer_of
@@ -53,4 +53,5 @@ def export_audit(
 ) -> Any:
     """Export the audit as JSON lines or CSV, oldest first. `act` matches by prefix, `object` exactly; `after`: only
     entries with a higher id."""
-    return downloads.audit_file(viewer_of(request), form, act=act.strip(), object=object.strip(), after=after)
+    pieces = audit_export.stream(viewer_of(request), form, act=act.strip(), object=object.strip(), after=after)
+    return downloads.stream(pieces, "audit", form)

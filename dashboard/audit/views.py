@@ -12,11 +12,12 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.audit import downloads
 from dashboard.audit import words as act_words
 from dashboard.audit.words import Offer
+from dashboard.web import downloads
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
+from jobs_admin.core.text import representable
 from jobs_admin.db import audit, audit_export, audit_position
 from jobs_admin.failures import undoing
 from jobs_admin.failures.undoing import Done, Undoable
@@ -63,11 +64,13 @@ def export(request: HttpRequest, form: str) -> HttpResponse:
     """Return the filtered audit as a file. A POST, because exports are audited and a GET changes nothing."""
     chosen = _read_filter(request.POST)
     audit_export.note(request.viewer, form, **chosen)
-    return downloads.audit_file(request.viewer, form, **chosen)
+    return downloads.announce(
+        downloads.stream(audit_export.stream(request.viewer, form, **chosen), "audit", form), request
+    )
 
 
 def _read_filter(given: Mapping[str, str]) -> dict[str, str]:
-    chosen = {name: given.get(name, "").strip()[:120] for name in ("act", "object")}
+    chosen = {name: representable(given.get(name, "").strip())[:120] for name in ("act", "object")}
     return {name: value for name, value in chosen.items() if value}
 
 

@@ -11,14 +11,14 @@ from ninja import Field, Query
 from pydantic import AfterValidator
 
 from dashboard.failures import api_shapes as failure_shapes
-from dashboard.failures import downloads
+from dashboard.web import downloads
 from dashboard.web.access import needs
 from dashboard.web.api import errors, shapes
 from dashboard.web.api.base import REFUSALS, After, Body, Limit, Number, Reason, Text, api, page_of, viewer_of
 from jobs_admin import failures, replays
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
-from jobs_admin.failures import histories, nearest, triage
+from jobs_admin.failures import exporting, histories, nearest, triage
 from jobs_admin.holds import in_force
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
@@ -62,7 +62,8 @@ def export_failures(
     """Export all matching failures as JSON lines or CSV, latest first. Arguments are redacted. `columns`: names
     separated by commas, such as task,failed_at; id, source and queue are always included. By default all columns but trace_id."""
     names = [name.strip() for name in columns.split(",") if name.strip()]
-    return downloads.failures(viewer_of(request), q.strip(), form, names)
+    pieces = exporting.stream(viewer_of(request), q.strip(), form, columns=exporting.parse_columns(names))
+    return downloads.stream(pieces, "failures", form)
 
 
 @api.get("/failures/facets", response={200: failure_shapes.Facets, **REFUSALS}, tags=["failures"])

@@ -10,9 +10,9 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.failures import columns, downloads
+from dashboard.failures import columns
 from dashboard.failures import listing as failure_list
-from dashboard.web import links, toasts
+from dashboard.web import downloads, links, toasts
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.links import list_url
@@ -288,10 +288,5 @@ def export(request: HttpRequest, form: str) -> HttpResponse:
     names = request.POST.get("columns", "")
     fields = [field for one in columns.chosen(names.split(",")) for field in one.fields] if names else []
     fields = exporting.COLUMNS if request.POST.get("all_fields") else fields
-    response = downloads.failures(request.viewer, text, form, fields)
-    number = request.POST.get("download", "")
-    if number.isdecimal() and number.isascii() and len(number) <= 20:
-        # A download does not leave the page; from this cookie its button learns that the response has begun
-        # (feedback.js).
-        response.set_cookie("redrive-download", number, max_age=60, samesite="Lax")
-    return response
+    pieces = exporting.stream(request.viewer, text, form, columns=exporting.parse_columns(fields))
+    return downloads.announce(downloads.stream(pieces, "failures", form), request)

@@ -574,7 +574,7 @@ def next_steps(replay: Replay, dead: int, compared: str, still_dead: int = 0) ->
     if replay.failed_again:
         words.append("Fix the cause, then replay the failed jobs again.")
     if replay.cancelled:
-        words.append(f"{replay.cancelled:,} unsent job{' is' if replay.cancelled == 1 else 's are'} still dead.")
+        words.append(f"{replay.cancelled:,} job{' was' if replay.cancelled == 1 else 's were'} not sent.")
     text = f"replay:{replay.pk} state:dead"
     label = f"Open {dead:,} failure{'' if dead == 1 else 's'}"
     return Next(" ".join(words), label, links.list_url(text), links.new_replay(text), replay.failed_again > 0)

@@ -54,6 +54,11 @@ def stream(viewer: Viewer, form: str, *, act: str = "", object: str = "", after:
     yield _end(form, count)
 
 
+def is_complete(end: bytes) -> bool:
+    """Return whether the last piece of a file says that it has all events."""
+    return end.startswith((b"end,", b'{"end":true'))
+
+
 def note(viewer: Viewer, form: str, *, act: str = "", object: str = "") -> None:
     """Record in the audit who exports which part of it."""
     with transaction.atomic():

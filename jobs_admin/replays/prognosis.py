@@ -139,13 +139,14 @@ def _permanent(groups: list[Group], counted: _Counted, now: datetime) -> _Reason
         if group.state == GroupState.RESOLVED:
             continue  # an operator marked it as fixed
         classes = {
-            (one.name, matching.named_class_of(one, [group.error_type]))
+            (one.name, class_)
             for place in places[group.pk]
             if (one := matching.chosen(policies, *place)) is not None
+            and (class_ := matching.named_class_of(one, [group.error_type])) is not None
         }
         if classes and all(class_ == policy.PERMANENT for _, class_ in classes):
             yield group.pk, PERMANENT, f"permanent by policy {min(name for name, _ in classes)}"
-        elif not any(class_ for _, class_ in classes) and group.error_type.removeprefix("builtins.") in _OF_CODE:
+        elif not classes and group.error_type.removeprefix("builtins.") in _OF_CODE:
             of_code.append(group)
     released = _find_released(of_code, now)
     for group in of_code:

@@ -114,7 +114,7 @@ def test_the_audit_is_shown_to_admins_of_the_source_alone(ann, otto, vera, outag
     for who in (otto, vera):
         page = who.get("/incidents/").text
         assert "Incident: emails of shop" in page and "failure.discard" not in page
-        assert "The audit is visible to admins of shop" in page
+        assert "The audit is visible to auditors and admins of shop" in page
 
 
 def test_no_one_else_is_shown_that_there_was_one(client, without_role, outage):

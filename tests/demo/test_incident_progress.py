@@ -57,8 +57,10 @@ def test_the_player_held_up_for_long_takes_nothing_for_quiet(incident):
     assert 0 < incident._quiet_s <= 3 * _MOST_PER_CHECK_S
 
 
-def test_an_enforced_policy_for_its_jobs_ends_it_at_once_with_its_name(incident, store):
-    policies.publish(first_start._PUBLISHER, "webhooks", {**first_start.POLICIES["webhooks"], "mode": "enforce"})
+@pytest.mark.parametrize("decides", [{"max_attempts": 3}, {"breaker": {"dependency": "hooks"}}])
+def test_an_enforced_policy_for_its_jobs_ends_it_at_once_with_its_name(incident, store, decides):
+    match = {"source": "shop", "task": "shop.hooks.*"}
+    policies.publish(first_start._PUBLISHER, "webhooks", {"match": match, "mode": "enforce", **decides})
     incident.step()
     assert incident.story.outcome == "failed" and incident.story.published == 0
     assert incident.story.why.startswith("The policy webhooks is enforced for shop.hooks.order_pickup")

@@ -7,7 +7,7 @@ import io
 import json
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import transaction
 
 from jobs_admin.db import audit, audit_export
@@ -90,6 +90,12 @@ def test_the_page_exports_what_it_shows_and_records_that(django_user_model):
         "replay",
         "jsonl",
     )
+    # The button learns that the file has begun, and a NUL, which PostgreSQL takes in no text, finds nothing.
+    assert "data-download" in page
+    answer = client.post("/audit/export/csv/", {"act": "a\x00b", "download": "17"})
+    assert answer.cookies["redrive-download"].value == "17"
+    assert b"".join(answer.streaming_content).splitlines()[-1].startswith(b"end,0,")
+    assert client.get("/audit/", {"act": "a\x00b"}).status_code == 200
     assert client.get("/audit/export/csv/").status_code == 405
     assert log_in(django_user_model, "otto", every="operator").post("/audit/export/csv/").status_code == 403
 
@@ -100,3 +106,12 @@ def test_the_command_prints_the_same(capsys):
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == lines(act="replay")
     call_command("audit", "export", "--form", "csv", "--after", "999999")
     assert capsys.readouterr().out.splitlines()[0] == ",".join(audit_export.COLUMNS)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_the_command_fails_if_the_file_is_incomplete(form, capsys, monkeypatch):
+    acted()
+    monkeypatch.setattr(audit_export, "document", None)
+    with pytest.raises(CommandError, match="The export stopped early, and the file is incomplete"):
+        call_command("audit", "export", "--form", form)
+    assert capsys.readouterr().out.splitlines()[-1].startswith(("cut,0", '{"end":false'))

@@ -116,6 +116,8 @@ class Shop:
         victim.process.send_signal(signal.SIGSTOP)
         with redis.Redis.from_url(victim.broker_url) as client:
             for _ in range(20):
+                # Nothing is handed to it between this look and its end.
+                client.client_pause(500, all=False)
                 if sum(one["cmd"] == "brpop" and "b" in one["flags"] for one in client.client_list()) == live:
                     return True
                 time.sleep(0.02)

@@ -43,8 +43,13 @@ class Command(BaseCommand):
     def handle(self, *, act: str, reason: str = "", head: str | None = None, **options: Any) -> None:
         if act == "export":
             chosen = {"act": options["act_prefix"], "object": options["object"], "after": options["after"]}
+            piece = b""
             for piece in audit_export.stream(terminal.viewer(), options["form"], **chosen):
                 self.stdout.write(piece.decode(), ending="")
+            if not audit_export.is_complete(piece):
+                raise CommandError(
+                    "The export stopped early, and the file is incomplete. The error is in the log. Export again."
+                )
             return
         if act == "accept":
             if config.is_read_only():

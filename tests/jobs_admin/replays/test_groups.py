@@ -130,7 +130,7 @@ def test_all_off_is_refused_with_the_way_out(mixed):
 
 def test_a_policy_reports_what_is_permanent(mixed):
     errors = {"gone": "shop.EndpointGone", "known": "builtins.ValueError", "bug": "decimal.InvalidOperation"}
-    mixed(down=(5, {}), **{name: (3, {"error_type": error}) for name, error in errors.items()})
+    made = mixed(down=(5, {}), **{name: (3, {"error_type": error}) for name, error in errors.items()})
     policies.publish(
         ADMIN,
         "mail",
@@ -141,6 +141,13 @@ def test_a_policy_reports_what_is_permanent(mixed):
             "classes": [{"error": "EndpointGone", "as": "permanent"}, {"error": "ValueError", "as": "transient"}],
         },
         expected_version=0,
+    )
+    # One that names no error says nothing about them.
+    policies.publish(
+        ADMIN, "others", {"match": {"source": "*", "queue": "*", "task": "*"}, "max_attempts": 2}, expected_version=0
+    )
+    FailureCount.objects.create(
+        source="shop", queue="other", task="shop.send", group_id=made["gone"][0].pk, state="dead", count=1
     )
     # It decides on the errors that it names, whatever they are.
     assert off()[0] == {
