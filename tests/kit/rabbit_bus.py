@@ -18,6 +18,7 @@ from jobs_admin.sources.amqp import management, wire
 from jobs_admin.sources.base import OutgoingMessage, Ref
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
+from jobs_admin.sources.rabbitmq import reading as rabbitmq_reading
 from jobs_admin.sources.rabbitmq.death import RawMessage
 from tests.kit.waiting import wait_until
 
@@ -28,6 +29,7 @@ def be_patient(monkeypatch):
     """On a busy disk RabbitMQ answers nothing for seconds; a desk asks again later, a test does not."""
     monkeypatch.setattr(wire, "ANSWER_S", 60.0)
     monkeypatch.setattr(management, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(rabbitmq_reading, "_SHORT_S", 1e9)  # no pass is so long that the next one has to wait
 
 
 class Broker:

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.base import READ_ONLY, Ref, SourceRefused
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
+from jobs_admin.sources.rabbitmq import reading as rabbitmq_reading
+from jobs_admin.sources.rabbitmq import source as rabbitmq_source
 from jobs_admin.sources.rabbitmq.copies import Copies
 from jobs_admin.sources.rabbitmq.death import RawMessage, name_of
 from jobs_admin.sources.rabbitmq.reading import Numbering
@@ -133,7 +135,8 @@ class TestAClassicQueue(Queues):
         everything(source)
         assert [one.message_id for one in self.bus.bodies(self.dlq)] == before == [f"m-{n}" for n in range(50)]
 
-    def test_who_consumes_meanwhile_gets_each_once(self, source):
+    def test_who_consumes_meanwhile_gets_each_once(self, source, monkeypatch):
+        monkeypatch.setattr(rabbitmq_reading, "_SHORT_S", 0.2)  # as on a desk: without pauses the consumer starves
         for n in range(2_000):
             self.bus.publish(self.dlq, {"n": n}, message_id=f"m-{n}")
         got, is_over = [], threading.Event()
@@ -150,13 +153,14 @@ class TestAClassicQueue(Queues):
         consumer.start()
         try:
             after = ""
-            wait_until(lambda: (read(source, after), len(got) == 2_000)[1])
+            wait_until(lambda: (read(source, after), len(got) == 2_000)[1], progress=lambda: len(got))
         finally:
             is_over.set()
             consumer.join()
         assert sorted(got) == list(range(2_000))
 
-    def test_a_queue_as_it_was_is_not_read_again(self, source):
+    def test_a_queue_as_it_was_is_not_read_again(self, source, monkeypatch):
+        monkeypatch.setattr(rabbitmq_source, "_HEAD_EVERY_S", 3600.0)  # twenty reads may take longer than 10 s
         self.bury(20)
         _, after = read(source)
         road = Road(self.node.url)
