@@ -276,6 +276,15 @@ class CeleryOnRedis(Celery):
         if left:
             self.broker.delete(*left)
 
+    def wait_for_workers(self) -> None:
+        """Wait also for the acknowledgements, which follow the reports: a job without one is executed again after a kill."""
+        super().wait_for_workers()
+        ends = time.monotonic() + _DEADLINE_S
+        while self.broker.hlen("unacked"):
+            if time.monotonic() > ends:
+                raise Divergence(f"Not acknowledged: {self.broker.hkeys('unacked')}\n{self.worker.text()[-500:]}")
+            time.sleep(0.002)
+
     def unpark(self, job: Job) -> None:
         messages = [one for one in self.broker.lrange(PARKED, 0, -1) if f'"id": "{job.id}"'.encode() in one]
         assert len(messages) == 1, (job, messages)
