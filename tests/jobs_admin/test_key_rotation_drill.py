@@ -72,6 +72,14 @@ for model in apps.get_models():
 wrong = sum(hashlib.sha256(keys.decrypt(bytes(b))).hexdigest() != s for b, s in Payload.objects.values_list("body", "sha256"))
 say({"found": found, "closed": closed, "wrong": wrong, "failures": Failure.objects.count()})
 """
+# `rotate-keys` in many short transactions, so that a signal arrives between the first and the last.
+ROTATE = """
+import django; django.setup()
+from django.core.management import execute_from_command_line
+from jobs_admin.desk import key_rotation
+key_rotation._MOST_ROWS = 20
+execute_from_command_line(["manage.py", "rotate_keys"])
+"""
 REPLAY = """
 replay = replays.start(ANN, replays.draft(ANN, query="queue:emails", pace={"style": "at_once"}, reason="the old key is gone"))
 say(replay.total)
@@ -104,9 +112,9 @@ def command(desk: Desk, *arguments: str, check: bool = True) -> str:
     return done.stdout + done.stderr
 
 
-def start(desk: Desk, *arguments: str) -> subprocess.Popen[str]:
+def start_rotation(desk: Desk) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "manage.py", *arguments],
+        [sys.executable, "-c", ROTATE],
         cwd=ROOT, env=desk.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -116,7 +124,7 @@ def begin_and_end(desk: Desk, number: int) -> str:
     older = desk.run(STATUS)["ids"][1]
     with ExitStack() as stack:
         left = rows_under(older, desk.environment["DATABASE_URL"], stack)
-        process = start(desk, "rotate-keys")
+        process = start_rotation(desk)
         assert " rows remain: " in process.stdout.readline()
         before = left() - 100  # beyond what reports that arrive meanwhile bring under the new key
         ends = time.monotonic() + 120
