@@ -18,6 +18,7 @@ from django.conf import settings
 from django.db import connection
 from hypothesis import settings as generated
 
+from dashboard.setup import engine as private_engine
 from dashboard.setup.engine import Engine
 from tests.kit import durations, endurance, migrated, node, rabbitmq
 from tests.kit.browsing import Browser
@@ -47,6 +48,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_configure(config):
     if folder := os.environ.get("REDRIVE_DURATIONS"):
         config.pluginmanager.register(durations.Recorder(Path(folder)))
+    # A server listens on its port seconds after it was chosen: processes that share the tests choose from ports of their own.
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    private_engine._PORTS = private_engine._PORTS[number :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
     # A real hash takes a third of a second, and half of the tests of pages log somebody in. Whole desks keep theirs.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     # For all tests: what each of them sets anew sends signals, and makes every look at a setting longer.

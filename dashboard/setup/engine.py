@@ -54,6 +54,9 @@ def _version(binary: str) -> tuple[int, ...]:
     return tuple(map(int, found.groups())) if found else (0,)
 
 
+_PORTS = range(20_000, 32_000)
+
+
 def free_port() -> int:
     """Return an unused loopback port outside of the ephemeral range.
 
@@ -61,7 +64,7 @@ def free_port() -> int:
     server does.
     """
     while True:
-        port = 20_000 + secrets.randbelow(12_000)
+        port = secrets.choice(_PORTS)
         if is_free(port):
             return port
 
