@@ -138,7 +138,7 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     page.goto("/groups/?q=queue:webhooks error:ReadError")
     page.locator(f"a[href$='/groups/{fingerprint}/']").first.click()
     assert dead_now(page) == dead
-    page.get_by_role("link", name=re.compile("^Replay [0-9,]+ job")).click()
+    page.get_by_role("link", name=re.compile("^Review and replay [0-9,]+ job")).click()
     at_a_steady_pace(page)
     page.get_by_label("Reason").fill("The partner is back")
     page.get_by_role("button", name=re.compile(rf"^Replay {dead:,} jobs")).click()
