@@ -47,7 +47,7 @@ def test_a_group_offers_only_the_jobs_that_can_be_replayed(ann, watched, shop):
     where = group()
     dead(2, group=where), dead(3, group=where, is_complete=False)
     text = text_of(ann.get(f"/groups/{where.fingerprint}/"))
-    assert "Replay 2 jobs" in text
+    assert "Review and replay 2 jobs" in text
     assert "3 dead jobs cannot be replayed: truncated: the message was too large to store completely." in text
     assert "Replay 2 dead jobs" in text_of(ann.get("/"))
 
@@ -67,7 +67,7 @@ def test_a_message_that_a_guard_stored_in_guest_mode_is_offered(ann, watched, gu
     bury(4, group=where, caveats=Caveat.SEEN | Caveat.NO_MESSAGE)
     dead(1, group=where)
     Source.objects.update(unsigned_at="2026-01-01T00:00Z")
-    assert "Replay 1 job " in text_of(ann.get(f"/groups/{where.fingerprint}/"))
+    assert "Review and replay 1 job " in text_of(ann.get(f"/groups/{where.fingerprint}/"))
     assert "Replay 1 dead job " in text_of(ann.get("/"))
 
 
