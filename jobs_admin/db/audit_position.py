@@ -62,8 +62,14 @@ def read() -> Forwarding | None:
 
 
 def finding(now: datetime | None = None) -> Finding | None:
-    """Return the finding if an event has not been forwarded for a minute; None otherwise."""
+    """Return the finding if forwarding has not begun, or an event has not been forwarded for a minute; None otherwise."""
     state = read()
+    if state is not None and state.position is None:
+        return Finding(
+            f"The audit is not forwarded to {state.target}: it begins with the first entry after `{COMMAND} watch` starts "
+            "with REDRIVE_AUDIT_FORWARD.",
+            f"Restart `{COMMAND} watch` with the environment of the web process. Export the entries before.",
+        )
     if state is None or state.oldest_at is None or (now or datetime.now(UTC)) - state.oldest_at < _LATE_AFTER:
         return None
     since = f"{state.oldest_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

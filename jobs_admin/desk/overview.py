@@ -39,7 +39,7 @@ from jobs_admin.models import (
     Source,
     Worker,
 )
-from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.access import AUDITOR, EVERY_SOURCE, VIEWER, Viewer
 from jobs_admin.models.counter import MINUTE, STEPS_OF_QUEUES
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.models.source import ALIVE_S
@@ -535,7 +535,8 @@ def findings(
     with suppress(redis.RedisError, config.BadConfiguration):  # reported as the state of the store
         if (end := audit_anchor.end_finding()) is not None:
             found.append({"source": "Audit", "id": "audit", "severity": "high", "text": end.text, "fix": end.fix})
-    if late := audit_position.finding():
+    # The receiver is none of the others' business.
+    if viewer.may(AUDITOR, EVERY_SOURCE) and (late := audit_position.finding()):
         found.append(
             {"source": "Audit", "id": "audit-forward", "severity": "warning", "text": late.text, "fix": late.fix}
         )

@@ -83,7 +83,7 @@ def near(viewer: Viewer, query: Query, text: str) -> list[Near]:
 def find_by_names(viewer: Viewer, query: Query, found: int) -> list[Near]:
     """Return searches for jobs with the one bare word in a name, most jobs first, if they are clearly more than `found`.
 
-    A bare word is searched in errors and messages only.
+    A bare word is not searched in names.
     """
     places = [place for place, term in enumerate(query.terms) if _is_word(term)]
     if len(places) != 1 or query.is_cut:

@@ -1,7 +1,8 @@
 """Forwarding of the audit to a syslog receiver or a webhook channel: the step `forward` of watch.
 
 Events are sent in the order of their ids, at least once: the position moves after the receiver has taken them. A crash in
-between, or a receiver that takes a part, repeats events, with the same ids.
+between, or a receiver that takes a part, repeats events, with the same ids. The id of a webhook also has the start of
+the MAC, because after a restore the ids of events are used again.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _post(event: AuditEvent, name: str, now: datetime) -> None:
     about = document(event)
     body = {"type": "audit.recorded", "timestamp": about["when"], "data": about}
     try:
-        request = formats.build_webhook(channel, f"audit-{event.pk}", body, now)
+        request = formats.build_webhook(channel, f"audit-{event.pk}-{event.mac[:12]}", body, now)
     except (sealing.CannotOpen, BadAddress, ValueError) as error:
         raise NotSent(str(error)) from error
     answer = posting.send(request, config.webhook_allow())

@@ -195,8 +195,13 @@ def stalled_audit() -> Stall | None:
 
     Raises redis.RedisError.
     """
-    finding = audit_anchor.end_finding() or audit_position.finding()
-    return Stall(finding.since, finding.text) if finding is not None and finding.since is not None else None
+    finding = audit_anchor.end_finding()
+    if finding is not None and finding.since is not None:
+        return Stall(finding.since, finding.text)
+    late = audit_position.finding()
+    # Without the receiver and its answer, which only auditors see.
+    is_late = late is not None and late.since is not None
+    return Stall(late.since, "Audit entries are not forwarded. The page Audit has the reason.") if is_late else None
 
 
 def _is_late(at: datetime, now: datetime) -> bool:

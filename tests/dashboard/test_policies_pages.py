@@ -347,7 +347,7 @@ def test_a_policy_that_would_have_retried_more_than_happened_warns_above_the_com
     part = vera.post("/policies/new/backtest/", edited, headers=HTMX).content.decode()
     shown = re.search(r'<div id="more-retries".*?</div>', part, re.S)[0]
     assert 'hx-swap-oob="morph"' in shown and warning in shown and ("Retries " in shown) == bool(warning)
-    assert ("in the last 7 days than actually happened" in shown) == bool(warning)
+    assert ("of the jobs in the backtest than actually happened" in shown) == bool(warning)
     page = vera.post("/policies/new/preview/", edited).content.decode()
     assert page.count('<div id="more-retries" aria-live="polite"></div>') == 1  # filled by the backtest
 

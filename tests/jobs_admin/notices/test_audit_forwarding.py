@@ -18,11 +18,11 @@ from jobs_admin.core import desk_settings
 from jobs_admin.db import audit, audit_export, audit_position
 from jobs_admin.desk import overview
 from jobs_admin.models import AuditEvent, AuditPosition
-from jobs_admin.models.access import ENGINE
+from jobs_admin.models.access import AUDITOR, ENGINE, EVERY_SOURCE, Viewer
 from jobs_admin.notices import audit_forwarding, syslog
 from jobs_admin.queues import liveness
 from tests.kit.endpoints import answering
-from tests.kit.notices import ANN, webhook
+from tests.kit.notices import webhook
 from tests.kit.people import log_in
 from tests.kit.syslog import Receiver
 from tests.kit.waiting import wait_until
@@ -81,6 +81,16 @@ def test_each_new_event_arrives_as_rfc_5424_with_all_that_an_export_has(receiver
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", when) and when == receiver.events[0]["when"]
     forward()
     assert len(receiver.messages) == 46 and not audit_position.is_due()
+
+
+def test_a_forwarding_that_has_not_begun_is_on_the_page_and_a_finding(tcp, django_user_model):
+    AuditPosition.objects.all().delete()
+    assert "begins with the first entry after" in audit_position.finding().text
+    client = log_in(django_user_model, "aud", every="auditor")
+    page = client.get("/audit/").content.decode()
+    assert "Not forwarded</span> to" in page and "Forwarded to" not in page
+    forward()
+    assert audit_position.finding() is None and "Forwarded to" in client.get("/audit/").content.decode()
 
 
 def test_what_was_recorded_before_is_not_sent_and_only_with_the_setting(tcp, settings):
@@ -192,7 +202,9 @@ def test_a_webhook_channel_gets_each_event_signed_and_again_until_it_answers(end
     forward(now + timedelta(seconds=3))
     bodies = [Webhook(secret).verify(seen.body, seen.headers) for seen in there.seen]
     assert [body["data"]["id"] for body in bodies] == [made[0], made[1], made[1], made[2]]
-    assert [seen.headers["webhook-id"] for seen in there.seen][1:3] == [f"audit-{made[1]}"] * 2
+    assert [seen.headers["webhook-id"] for seen in there.seen][1:3] == [
+        f"audit-{made[1]}-{AuditEvent.objects.get(pk=made[1]).mac[:12]}"
+    ] * 2
     assert {body["type"] for body in bodies} == {"audit.recorded"}
 
 
@@ -210,9 +222,13 @@ def test_a_forwarding_that_is_late_is_on_every_screen_of_the_desk(tcp, store, dj
     forward()
     text = f"is not forwarded to {tcp.target}: Connection refused."
     assert any(text in one.text for one in checkup.check_audit().findings)
-    assert any(text in one["text"] for one in overview.findings(ANN))
+    assert any(text in one["text"] for one in overview.findings(Viewer("aud", {EVERY_SOURCE: AUDITOR})))
+    assert not any("forwarded" in one["text"] for one in overview.findings(Viewer("una", {"shop": AUDITOR})))
     stall = liveness.stalled_audit()
-    assert text in stall.why and stall.since == AuditEvent.objects.get().at
+    assert (
+        stall.why == "Audit entries are not forwarded. The page Audit has the reason."
+        and stall.since == AuditEvent.objects.get().at
+    )
     page = log_in(django_user_model, "aud", every="auditor").get("/audit/").content.decode()
     assert "1 entry" in page and tcp.target in page and "Connection refused." in page
     assert tcp.target not in log_in(django_user_model, "una", shop="auditor").get("/audit/").content.decode()
