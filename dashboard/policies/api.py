@@ -22,20 +22,20 @@ from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 
 class Workers(Schema):
     says: str  # `12 of 14 workers on v7`
-    of: int | None  # live workers that the policy is for; null: nobody knows
+    of: int | None  # live workers that the policy is for; null: unknown
     current: int | None  # of those, how many run this version
     on: dict[str, int]  # version, or "none" -> workers
     held_back: dict[str, int]  # off, capture, observe -> workers that may do no more than this
     refused: dict[str, str]  # worker -> why it cannot use this version
-    uncounted: int | None  # jobs that they started uncounted, while the store did not answer; null: nobody knows
+    uncounted: int | None  # jobs that they started uncounted, while the store did not answer; null: unknown
     overrun: int | None  # jobs above a limit, because a worker did not answer for 30 s; null: unknown
     shared_out: (
         int | None
     )  # retries made from workers' shares of a budget, while the store did not answer; null: unknown
     unplaced: (
         int | None
-    )  # jobs that no policy decided over, as it was not sure which queue they came from; null: nobody knows
-    unkept: int | None  # jobs that would not have been filed as lost, had their worker died; null: nobody knows
+    )  # jobs that no policy decided over, as it was not sure which queue they came from; null: unknown
+    unkept: int | None  # jobs that would not have been filed as lost, had their worker died; null: unknown
 
 
 class VersionItem(Schema):
@@ -124,7 +124,7 @@ class Budget(Schema):
     group: str | None  # policies that name it share the budget
     per_minute: float | None  # null: the policy has no budget
     burst: int | None
-    remaining: int | None  # where least is left; null: no budget, or nobody knows
+    remaining: int | None  # where least is left; null: no budget, or unknown
     by_source: dict[str, int]
 
 

@@ -43,7 +43,7 @@ class Queue(Schema):
     succeeded_per_minute: float
     workers: int | None
     guarded_workers: int | None
-    durability: str  # when jobs are acknowledged: late, early, mixed; "" where no guarded worker has told
+    durability: str  # when jobs are acknowledged: late, early, mixed; "" where no guarded worker reported it
     fetch_window: bool  # a worker that is killed may lose a message that it was just given, also under late ack
     reachable: bool | None  # null: never sampled
     why: str
