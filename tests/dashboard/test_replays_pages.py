@@ -845,8 +845,10 @@ def test_a_replay_that_ended_shows_what_is_next(ann, vera, shop):
     assert "Of 4 jobs, 2 succeeded, 2 failed again." in text and "Open 2 failures Replay again…" in text
     assert "2 failed as before. Fix the cause, then replay the failed jobs again." in text
     links = dict(
-        re.findall(r'<a class="button[^"]*"\s+href="([^"]*)">(?:<svg.*?</svg>)?([^<]*)</a>', ann.get(url).text)
+        re.findall(r'<a\s+class="button[^"]*"\s+href="([^"]*)">(?:<svg.*?</svg>)?([^<]*)</a>', ann.get(url).text)
     )
+    # Why they failed comes before another replay.
+    assert re.findall(r'<a\s+class="button primary"[^>]*>([^<]+)<', ann.get(url).text) == ["Open 2 failures"]
     assert {words.strip() for words in links.values()} >= {"Open 2 failures", "Replay again…"}
     assert [ann.get(address.replace("&amp;", "&")).status_code for address in links] == [200] * len(links)
     assert "Replay again" not in text_of(vera.get(url)) and "Open 2 failures" in text_of(vera.get(url))
@@ -857,6 +859,7 @@ def test_a_replay_that_ended_shows_what_is_next(ann, vera, shop):
     Replay.objects.update(scope_max_id=Failure.objects.latest("pk").pk)
     text = text_of(ann.get(url))
     assert "2 excluded jobs are still dead." in text and "Open 2 excluded jobs Replay again…" in text
+    assert re.search(r'<a\s+class="button primary"[^>]*><svg.*?</svg>Replay again…', ann.get(url).text)
     assert "Nothing is left to do" not in text
 
 
