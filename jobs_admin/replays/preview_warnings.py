@@ -46,7 +46,7 @@ class SampledJob(NamedTuple):
 def build_warnings(
     ready: Readiness,
     sample: Sequence[SampledJob],
-    groups: Sequence[int],
+    failing: Sequence[str],
     queues: Sequence[str],
     throughput: float | None,
     peak: float,
@@ -54,14 +54,14 @@ def build_warnings(
 ) -> list[str]:
     """Return the warnings.
 
-    `sample`: rows of the latest replayable jobs. `groups`: ids. `queues`: where the jobs are sent; empty if unknown.
+    `sample`: rows of the latest replayable jobs. `failing`: `still_failing`. `queues`: where the jobs are sent; empty if unknown.
     `throughput` and `peak`: jobs per second.
     """
     if not ready.count:
         return []
     return [
         *refused_reports.warnings(ready.sources, queues, now),
-        *_still_failing(groups, ready.sources, now),
+        *failing,
         *_too_fast(throughput, peak),
         *_done_before(ready, sample),
         *_restored(sample, now),
@@ -139,8 +139,8 @@ def _queue_states(sources: Collection[str], queues: Sequence[str], served: float
     return found
 
 
-def _still_failing(groups: Sequence[int], sources: Collection[str], now: datetime) -> list[str]:
-    """Warn about groups that still fail.
+def still_failing(groups: Sequence[int], sources: Collection[str], now: datetime) -> list[str]:
+    """Return the warning about groups (ids) that still fail.
 
     Counts these sources only: others are not replayed and may be hidden from the viewer.
     """

@@ -190,12 +190,12 @@ def _is_failing(viewer: Viewer, ids: set[int], now: datetime) -> bool:
     )
 
 
-def parse_pace(pace: object, jobs: int = 0) -> pacing.Pace:
-    """Return the requested pace; None is the default for that many jobs."""
+def parse_pace(pace: object, jobs: int = 0, *, is_risky: bool = False) -> pacing.Pace:
+    """Return the requested pace; None is the default for these jobs (`pacing.default_for`)."""
     if isinstance(pace, pacing.Pace):
         return pace
     try:
-        return pacing.parse(pace, jobs)
+        return pacing.parse(pace, jobs, is_risky=is_risky)
     except Refused as error:
         field = "pace" if error.field == "pace" else f"pace.{error.field}"
         raise Refused("bad_pace", str(error), field=field) from error
@@ -231,7 +231,11 @@ def build_preview(
     # Median over minutes in which any of their jobs succeeded, so that an outage does not count.
     throughput = median(ran) / 60 if (ran := [n for n in last_hour if n]) else None
     unreported = outcomes.unreported_sources(ready.sources)
-    requested = parse_pace(pace, 0 if unreported else ready.count)  # the default for many jobs is careful
+    sent_groups = [pk for pk, _ in spread.counts("group_id")]
+    still_failing = preview_warnings.still_failing(sent_groups, ready.sources, now)
+    # The default for many jobs, or for jobs that the preview warns of, is careful.
+    is_risky = bool(still_failing) or groups.is_any_warned
+    requested = parse_pace(pace, 0 if unreported else ready.count, is_risky=is_risky)
     outcomes.refuse_blind_pace(requested, unreported)
     concurrency = capacity.concurrency(ready.sources, queues, now)
     runtime_s = capacity.runtime_s(viewer, queues, [row.id for row in sample], now)
@@ -260,7 +264,7 @@ def build_preview(
             "warnings": preview_warnings.build_warnings(
                 ready,
                 sample,
-                [pk for pk, _ in spread.counts("group_id")],
+                still_failing,
                 queues if len(queues) < _LISTED else [],
                 throughput,
                 expected.peak_per_second,
@@ -377,6 +381,11 @@ class _Groups:
     @cached_property
     def _prognoses(self) -> dict[int, prognosis.Prognosis]:
         return prognosis.predict_groups(self._viewer, self.listed, self._now)
+
+    @property
+    def is_any_warned(self) -> bool:
+        """Return whether jobs of a group that is on are likely to fail again."""
+        return not self._prognoses.keys() <= set(self.off)
 
     def count_excluded(self, ready: Readiness) -> int:
         """Return how many of the replayable jobs are in excluded groups."""

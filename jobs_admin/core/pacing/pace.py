@@ -13,6 +13,7 @@ STYLES = (CAREFUL, STEADY, AT_ONCE)
 SLOWEST, FASTEST = 0.001, 100_000.0  # bounds of a pace's rate, jobs/s
 DEFAULT: dict[str, Any] = {"style": STEADY, "rate": 50}
 CAREFUL_ABOVE = 100  # jobs: larger replays are careful by default
+CAREFUL_IF_RISKY = 10  # jobs: from here on, if some are likely to fail again. A canary of half of fewer proves nothing
 
 # Defaults of `careful`. The canary's rate suits a service that has just recovered. A queue's usual throughput is
 # unknown if nothing succeeded in the last hour.
@@ -118,9 +119,10 @@ class Pace:
         return self.ramp.to if self.ramp else self.rate
 
 
-def default_for(jobs: int) -> Pace:
-    """Return the default pace of a replay of `jobs` jobs."""
-    return Pace(CAREFUL) if jobs > CAREFUL_ABOVE else Pace(STEADY, rate=float(DEFAULT["rate"]))
+def default_for(jobs: int, *, is_risky: bool = False) -> Pace:
+    """Return the default pace of a replay of `jobs` jobs. `is_risky`: some of them are likely to fail again."""
+    is_careful = jobs > CAREFUL_ABOVE or (is_risky and jobs >= CAREFUL_IF_RISKY)
+    return Pace(CAREFUL) if is_careful else Pace(STEADY, rate=float(DEFAULT["rate"]))
 
 
 def settled(pace: Pace, *, jobs: int, median_per_s: float | None = None, workers_per_s: float | None = None) -> Pace:

@@ -37,17 +37,18 @@ _KEY = re.compile(r"(?:tenant|queue|task|args\.\d{1,3}(?:\.\w{1,80}){0,8}|kwargs
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\Z")
 
 
-def parse(pace: object, jobs: int = 0) -> Pace:
-    """Return the requested pace; for None or {}, the default for this number of jobs. Raises Refused."""
+def parse(pace: object, jobs: int = 0, *, is_risky: bool = False) -> Pace:
+    """Return the requested pace; for None or {}, the default for these jobs (`default_for`). Raises Refused."""
+    default = default_for(jobs, is_risky=is_risky)
     if pace is None or pace == {}:
-        return default_for(jobs)
+        return default
     if not isinstance(pace, Mapping):
         raise Refused("bad_pace", 'A pace must be an object such as {"style": "steady", "rate": 50}.', "pace")
     for name in pace:
         if name not in _NAMES:
             raise Refused("bad_pace", f"Unknown field {str(name)[:40]!r}. Known: {', '.join(_NAMES)}.", str(name)[:40])
     given = {name: value for name, value in pace.items() if value is not None}
-    style = _style(given, jobs)
+    style = _style(given, default)
     if style == AT_ONCE:
         for name in ("rate", "every", "over", "jitter", "canary", "ramp"):
             if name in given:
@@ -69,13 +70,13 @@ def _priority(value: object) -> int | str:
     return _integer("priority", value, 0, 9, f"or {', '.join(LEVELS)}")
 
 
-def _style(given: Mapping[Any, Any], jobs: int) -> str:
+def _style(given: Mapping[Any, Any], default: Pace) -> str:
     """Return the style. By default: steady with a rate, careful with a ramp or canary, else the default."""
     style = given.get("style")
     if style is None:
         if given.keys() & {"rate", "every", "over"}:
             return STEADY
-        return CAREFUL if given.keys() & {"ramp", "canary"} else default_for(jobs).style
+        return CAREFUL if given.keys() & {"ramp", "canary"} else default.style
     if style not in STYLES:
         raise Refused("bad_pace", "Choose careful, steady (with a rate) or at_once.", "style")
     return str(style)

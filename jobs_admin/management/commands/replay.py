@@ -52,9 +52,9 @@ class Command(SearchCommand):
         pace.add_argument(
             "--careful",
             action="store_true",
-            help="Start with a few jobs, then ramp up while they succeed (default above 100 jobs).",
+            help="Start with a few jobs, then ramp up while they succeed (default above 100 jobs, or if they are likely to fail again).",
         )
-        pace.add_argument("--rate", metavar="N", help="Steady rate in jobs per second (default up to 100 jobs: 50).")
+        pace.add_argument("--rate", metavar="N", help="Steady rate in jobs per second (otherwise the default: 50).")
         pace.add_argument("--at-once", action="store_true", help="Send all jobs at once, without a rate limit.")
         parser.add_argument("--attempts", metavar="N", help="reset (default), kept, or the number of attempts per job.")
         parser.add_argument("--to-queue", metavar="QUEUE", help="Send to this queue instead of the original queue.")

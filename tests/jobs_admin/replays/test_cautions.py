@@ -35,6 +35,25 @@ def test_an_error_that_still_happens(shop, bury):
     assert text == "The error is still happening: 120 times in the last 5 minutes, 22/min."
 
 
+def test_few_jobs_are_replayed_carefully_if_the_preview_warns_of_them(shop, bury):
+    group = Group.objects.create(fingerprint="v1-a", error_type="E", message="m", first_seen=NOW, last_seen=NOW)
+    bury(40, group=group)
+    assert replays.preview(ANN, now=NOW).pace["style"] == "steady"
+    GroupCounter.objects.create(group=group, step=60, at=(NOW - timedelta(minutes=1)).replace(second=0), failed=9)
+    seen = replays.preview(ANN, now=NOW)
+    assert "still happening" in seen.warnings[0] and seen.pace["style"] == "careful"
+    assert replays.preview(ANN, now=NOW, pace={"rate": 5}).pace["style"] == "steady"
+    assert replays.draft(ANN, reason="fixed", now=NOW).pace["style"] == "careful"
+
+
+def test_few_jobs_that_are_likely_to_fail_again_are_replayed_carefully(shop, bury):
+    group = Group.objects.create(
+        fingerprint="v1-a", error_type="builtins.TypeError", message="m", first_seen=NOW, last_seen=NOW
+    )
+    bury(40, group=group)
+    assert replays.preview(ANN, now=NOW).pace["style"] == "careful"
+
+
 def test_an_error_of_a_group_with_another_source_counts_only_what_is_replayed_from(shop, bury):
     group = Group.objects.create(fingerprint="v1-a", error_type="E", message="m", first_seen=NOW, last_seen=NOW)
     bury(2, group=group, failed_at=NOW - timedelta(minutes=1))

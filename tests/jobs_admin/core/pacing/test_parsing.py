@@ -108,6 +108,12 @@ def test_above_a_hundred_jobs_careful_is_the_default():
     assert parse({"rate": 5}, jobs=101).style == "steady"
 
 
+def test_careful_is_the_default_of_few_jobs_that_are_likely_to_fail_again():
+    assert [default_for(jobs, is_risky=True).style for jobs in (9, 10)] == ["steady", "careful"]
+    assert parse({"shuffle": True}, jobs=10, is_risky=True).style == "careful"
+    assert parse({"rate": 5}, jobs=10, is_risky=True).style == "steady"
+
+
 @with_cases(
     "pace, field, message",
     [
