@@ -97,7 +97,7 @@ def state_chips(filters: Filters, page: GroupPage) -> list[Chip]:
 _CHIPS = {
     "new": "New",
     "regressed": "Regressed",
-    "ongoing": "Ongoing",
+    "ongoing": "Known",
     "muted": "Muted",
     "resolved": "Resolved",
 }

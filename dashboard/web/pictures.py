@@ -30,8 +30,8 @@ STATES = {
 }  # fmt: skip
 
 
-# Labels of states that differ from their names.
-_CALLED = {"planned": "not sent yet"}
+# Labels of states that differ from their names. An ongoing group is one that was seen before: its failures may have ended.
+_CALLED = {"planned": "not sent yet", "ongoing": "known"}
 
 
 @lru_cache(maxsize=256)

@@ -257,7 +257,7 @@ def test_the_list_shows_what_waits_and_its_chips_count_the_rest(ann, watched):
     assert all(f"{name}Error" in text for name in ("New", "Ongoing", "Regressed"))
     assert "MutedError" not in text and "ResolvedError" not in text
     assert chips(answer) == {
-        "Open": "3", "New": "1", "Regressed": "1", "Ongoing": "1", "Muted": "1", "Resolved": "1", "All": "5",
+        "Open": "3", "New": "1", "Regressed": "1", "Known": "1", "Muted": "1", "Resolved": "1", "All": "5",
         "Mine": "0", "Unassigned": "3",
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 from jobs_admin import groups
 from jobs_admin.db import counters
 from jobs_admin.management.commands.token import create
-from jobs_admin.models import Group, GroupAlias
+from jobs_admin.models import Group, GroupAlias, GroupCounter
 from jobs_admin.search import failure_search
 from tests.kit.failures import bury
 from tests.kit.groups import TRACE, group
@@ -31,8 +31,17 @@ def test_groups_of_one_error_differ_by_their_task_before_anything_is_cut_off(ann
         bury(group=group(message=f"503 for {queue}", culprit="demo/wire.py in post"), queue=queue, task=task)
     for address in ("/", "/groups/"):
         text = text_of(ann.get(address))
-        assert "ongoing · shop.hooks.deliver · webhooks · demo/wire.py in post" in text.replace("new ·", "ongoing ·")
+        assert "known · shop.hooks.deliver · webhooks · demo/wire.py in post" in text.replace("new ·", "known ·")
         assert "· shop.billing.charge · payments · demo/wire.py in post" in text
+
+
+def test_a_group_whose_failures_ended_is_called_known(ann, watched):
+    minute, now = timezone.now().replace(second=0, microsecond=0), timezone.now()
+    where = group(state="ongoing", first_seen=now - timedelta(hours=3), last_seen=now - timedelta(seconds=100))
+    bury(group=where)
+    GroupCounter.objects.create(group=where, at=minute - timedelta(minutes=2), failed=55)
+    text = text_of(ann.get(f"/groups/{where.fingerprint}/"))
+    assert "known" in text and "ended, last failed 1 min ago" in text and "ongoing" not in text
 
 
 def test_groups_are_sorted_by_what_is_dead_on_request(ann, watched):
