@@ -307,10 +307,10 @@ def act(found: Causes, alert: Alert, now: datetime, outlook: Outlook | None, *, 
     if outlook and not is_replay and not outlook.excluded:
         why = outlook.reason or "the preview lists the reasons"
         return Act(f"None of these jobs can be replayed now: {why}.", words, False, "", is_replay)
-    if not is_replay:
+    if not is_replay or (outlook and outlook.is_likely_to_fail):
         these = "This job" if found.dead == 1 else f"All {_jobs(alert, found.dead)}"
         advice = f"{these} would likely fail again: fix the cause first, then replay.{quiet}"
-        return Act(advice, words, False, "", is_replay)
+        return Act(advice, words, False, left_out, is_replay)
     ended = f"{these} {occur} only now and then." if still else f"{these} ha{'s' if occur == 'occurs' else 've'} ended."
     return Act(ended, words, True, left_out)
 

@@ -222,7 +222,7 @@ def _find_primary_act(viewer: Viewer, worst_first: list[Alert], board: overview.
 
 def _build_act(dead: _Dead, outlook: replays.Outlook) -> PrimaryAct:
     url, n = links.new_replay(dead.query), outlook.replayable
-    if not outlook.is_failing and n != 0:
+    if not outlook.is_failing and not outlook.is_likely_to_fail and n != 0:
         return PrimaryAct(f"Review and replay {dead.words(n)}", url, "")
     preview = "Preview a replay" if not n else f"Preview a replay of {n:,} job{'' if n == 1 else 's'}"
     review = f"Review {dead.words(dead.count, 'dead ')}"

@@ -156,6 +156,7 @@ class Outlook:
     is_failing: bool  # a group of the latest dead jobs fails at least LOUD_PER_MIN times per minute
     reason: str = ""  # the most frequent obstacle, if no job can be replayed
     blocked: int = 0  # matching jobs that cannot be replayed now
+    is_likely_to_fail: bool = False  # all jobs that the preview would send, as those of a single group, which is on
 
 
 def read_outlook(
@@ -174,7 +175,8 @@ def read_outlook(
     )
     if not groups.off:
         reason = ready.blocked[0]["reason"] if not ready.count and ready.blocked else ""
-        return Outlook(ready.count, 0, is_failing, reason, ready.matched - ready.count)
+        blocked = ready.matched - ready.count
+        return Outlook(ready.count, 0, is_failing, reason, blocked, groups.are_all_predicted)
     excluded = groups.count_excluded(ready)
     return Outlook(ready.count - excluded, excluded, is_failing, blocked=ready.matched - ready.count)
 
@@ -386,6 +388,12 @@ class _Groups:
     def is_any_warned(self) -> bool:
         """Return whether jobs of a group that is on are likely to fail again."""
         return not self._prognoses.keys() <= set(self.off)
+
+    @property
+    def are_all_predicted(self) -> bool:
+        """Return whether each group is likely to fail again. An operator's mute predicts nothing."""
+        predicted = {pk for pk, one in self._prognoses.items() if one.code != prognosis.MUTED}
+        return bool(predicted) and self.listed <= predicted
 
     def count_excluded(self, ready: Readiness) -> int:
         """Return how many of the replayable jobs are in excluded groups."""

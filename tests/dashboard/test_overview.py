@@ -455,6 +455,22 @@ def test_while_jobs_still_fail_the_primary_act_is_a_review_and_the_replay_has_th
     assert [words for _, words in acts(otto)] == ["Review and replay 5 webhooks jobs"]
 
 
+def test_jobs_of_one_group_that_would_fail_again_are_reviewed_first_as_its_preview_warns(otto, watched, shop):
+    bury(5, group=group("builtins.KeyError", "'id'", last_seen=timezone.now() - timedelta(hours=1)))
+    alert = episode("webhooks", value=5, threshold=4)
+    ((url, words),) = acts(otto)
+    assert words == "Review 5 dead webhooks jobs" and url.startswith("/failures/")
+    text = text_of(otto.get("/"))
+    assert "Preview a replay of 5 jobs" in text and "These jobs would likely fail again: fix the cause first" in text
+    assert "is likely to fail again: permanent" in text_of(otto.get("/replays/new/", {"q": "queue:webhooks state:dead"}))
+    page = otto.get(f"/alerts/{alert.pk}/")
+    assert "All 5 webhooks jobs would likely fail again: fix the cause first, then replay." in text_of(page)
+    assert 'class="button primary"' not in page.content.decode()
+    Group.objects.update(state="resolved")  # an operator says that it is fixed
+    overview.forget()
+    assert [words for _, words in acts(otto)] == ["Review and replay 5 webhooks jobs"]
+
+
 def test_an_outage_that_ended_has_ended_on_every_screen_while_its_minutes_still_count(otto, watched, shop):
     minute, now = timezone.now().replace(second=0, microsecond=0), timezone.now()
     down = group("PartnerDown", "down", last_seen=now - timedelta(seconds=100))
