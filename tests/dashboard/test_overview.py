@@ -462,7 +462,9 @@ def test_jobs_of_one_group_that_would_fail_again_are_reviewed_first_as_its_previ
     assert words == "Review 5 dead webhooks jobs" and url.startswith("/failures/")
     text = text_of(otto.get("/"))
     assert "Preview a replay of 5 jobs" in text and "These jobs would likely fail again: fix the cause first" in text
-    assert "is likely to fail again: permanent" in text_of(otto.get("/replays/new/", {"q": "queue:webhooks state:dead"}))
+    assert "is likely to fail again: permanent" in text_of(
+        otto.get("/replays/new/", {"q": "queue:webhooks state:dead"})
+    )
     page = otto.get(f"/alerts/{alert.pk}/")
     assert "All 5 webhooks jobs would likely fail again: fix the cause first, then replay." in text_of(page)
     assert 'class="button primary"' not in page.content.decode()
