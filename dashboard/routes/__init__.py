@@ -35,7 +35,6 @@ from dashboard.queues import detail_views as queue
 from dashboard.queues import views as queues
 from dashboard.queues import worker_views as workers
 from dashboard.queues.sources import views as sources
-from dashboard.replays import slack_views as slack
 from dashboard.replays import views as replays
 from dashboard.retries import views as retries
 from dashboard.saved_views import views as saved_views
@@ -192,8 +191,6 @@ _patterns = [
     path("account/second-factor/remove/", account.remove, name="second-factor-remove"),
     path("account/recovery-codes/", account.renew_recovery_codes, name="recovery-codes"),
     path("account/sessions/end/", account.end_sessions, name="session-end"),
-    path("account/slack/", account.slack, name="slack-link"),
-    path("slack/", slack.receive, name="slack"),
     path("connect/", sources.connect, name="connect"),
     path("sources/", sources.index, name="source-list"),
     path("sources/<str:source>/accept/", sources.accept, name="source-accept"),

@@ -7,13 +7,10 @@ from django.db.models import Q
 
 KINDS = ("webhook", "slack", "pagerduty", "email")
 ALERT_FIRING, ALERT_RESOLVED = "alert.firing", "alert.resolved"  # types that alert rules send
-REPLAY_AWAITING_APPROVAL = "replay.awaiting_approval"
-SLACK_ANSWER = "slack.answer"  # to a press of a button in Slack; no channel subscribes to it
 # Types of notices sent without an alert rule: a channel subscribes to them in `events`.
 EVENTS = (
     "poison.quarantined",
     "job.escalated",
-    REPLAY_AWAITING_APPROVAL,
     "replay.held",
     "replay.done",
     "breaker.opened",
@@ -32,8 +29,7 @@ class Channel(models.Model):
     url = models.CharField(max_length=1000, blank=True)
     to = models.TextField(blank=True, help_text="Addresses of an e-mail channel, one a line.")
     events = models.JSONField(default=list, blank=True, help_text="Types of notices without a rule that it wants.")
-    # Fernet tokens, latest first: two during the rotation of a secret. Of Slack the address, then the signing secret of
-    # its app, if there is one.
+    # Fernet tokens, latest first: two during the rotation of a secret.
     secrets = models.JSONField(default=list, editable=False)
     rotated_at = models.DateTimeField(null=True, blank=True)
     disabled_at = models.DateTimeField(null=True, blank=True)
@@ -49,11 +45,6 @@ class Channel(models.Model):
 
     def __str__(self) -> str:
         return self.name
-
-    @property
-    def takes_approvals(self) -> bool:
-        """Return whether replays can be approved in this channel: a Slack channel with a signing secret."""
-        return self.kind == "slack" and len(self.secrets) > 1
 
 
 class Notice(models.Model):

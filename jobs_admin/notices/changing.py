@@ -48,7 +48,6 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
     wanted = documents.read(document, before)
     _reachable(wanted)
     made = wanted.secret if before is not None or wanted.secret or wanted.kind != "webhook" else sealing.make()
-    is_secret_new = made is not None or wanted.signing is not None
     is_made = before is None and wanted.kind == "webhook" and wanted.secret is None
     with transaction.atomic():
         if before is None and Channel.objects.count() >= MOST_CHANNELS:
@@ -65,12 +64,10 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
         row.name, row.kind, row.url, row.to = wanted.name, wanted.kind, wanted.url, wanted.to
         row.events = list(wanted.events)
         if made is not None:
-            row.secrets = [sealing.seal(made), *(row.secrets[1:] if row.kind == "slack" else ())]
-        if wanted.signing is not None:
-            row.secrets = [*row.secrets[:1], sealing.seal(wanted.signing)]
+            row.secrets = [sealing.seal(made)]
         row.changed_by = viewer.name[:150]
         _store(row)
-        after = _plain(row) | ({"secret": "changed"} if is_secret_new and before is not None else {})
+        after = _plain(row) | ({"secret": "changed"} if made is not None and before is not None else {})
         audit.record(viewer, "channel.save", f"channel:{row.pk}", before=was, after=after)
     return Saved(reading.row(viewer, row), made if is_made else None)
 
@@ -141,7 +138,7 @@ def end_rotation(viewer: Viewer, pk: int) -> ChannelRow:
     """Sign with the latest secret only. Raises Refused, NotFound."""
 
     def change(row: Channel) -> dict[str, Any]:
-        if len(row.secrets) < 2 or row.kind != "webhook":
+        if len(row.secrets) < 2:
             raise Refused("wrong_state", "No rotation is in progress. Nothing was changed.")
         row.secrets = row.secrets[:1]
         return {"secrets": 1}

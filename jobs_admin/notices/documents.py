@@ -16,13 +16,12 @@ from jobs_admin.core.text import representable
 from jobs_admin.core.web_address import BadAddress, WebAddress, parse
 from jobs_admin.models import Channel
 from jobs_admin.models.notice import EVENTS, KINDS
-from jobs_admin.notices import sealing, slack
+from jobs_admin.notices import sealing
 
 FIELDS = ("name", "kind", "url", "to", "events", "secret")
 LONGEST_NAME = 100
 MOST_ADDRESSES = 20
 PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
-_SLACK_SECRET = re.compile(r"[0-9a-f]{32}")
 _ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}")
 
 
@@ -36,7 +35,6 @@ class Wanted:
     to: str = ""  # one address a line
     events: tuple[str, ...] = ()
     secret: str | None = None
-    signing: str | None = None  # of Slack, beside its address: the signing secret of the app
     address: WebAddress | None = None  # of requests, if it is given again
 
 
@@ -78,7 +76,7 @@ def find_problems(document: Mapping[str, Any], before: Channel | None = None) ->
 _VALID = {"name": "name", "url": "https://example.com/", "to": ["a@example.com"], "secret": "0" * 32, "events": []}
 _TAKEN = {
     "webhook": ("name", "events", "url"),
-    "slack": ("name", "events", "url", "secret"),
+    "slack": ("name", "events", "url"),
     "pagerduty": ("name", "events", "url", "secret"),
     "email": ("name", "events", "to"),
 }
@@ -114,32 +112,15 @@ def _webhook(fields: _Fields) -> dict[str, Any]:
 
 
 def _slack(fields: _Fields) -> dict[str, Any]:
-    """Parse a Slack channel. Everyone who knows the address can post: it is a secret, too."""
+    """Parse a Slack channel. Everyone who knows the address can post: it is the secret."""
     _nothing(fields, "to", "slack")
-    signing = fields.text("secret")
-    if signing and not _SLACK_SECRET.fullmatch(signing):
-        raise invalid(
-            "A signing secret of Slack has 32 digits and letters a to f (Basic Information of the app).", "secret"
-        )
-    found: dict[str, Any] = {"signing": signing} if signing else {}
+    if fields.text("secret"):
+        raise invalid("Slack has no secret: its URL is the secret. Set url instead.", "secret")
     # What reading answers of it is cut off where the secret begins.
     if fields.is_left_out("url") or (fields.before is not None and fields.text("url").endswith("…")):
-        if signing and fields.before is not None:
-            _must_name_workspace(slack.read_address(fields.before))
-        return found
+        return {}
     address = _parse_address(fields.text("url"))
-    if signing or (fields.before is not None and fields.before.takes_approvals):
-        _must_name_workspace(address)
-    return found | {"secret": str(address), "address": address}
-
-
-def _must_name_workspace(address: WebAddress | None) -> None:
-    if not slack.workspace(address):
-        raise invalid(
-            "With a signing secret, the URL must be that of an incoming webhook: "
-            "https://hooks.slack.com/services/T…/B…/…",
-            "url",
-        )
+    return {"secret": str(address), "address": address}
 
 
 def _pagerduty(fields: _Fields) -> dict[str, Any]:

@@ -55,7 +55,6 @@ class ChannelRow:
     is_masked: bool  # whether the reader sees less than there is
     events: tuple[str, ...]
     is_rotating: bool  # two secrets sign
-    takes_approvals: bool  # replays can be approved in it
     rotated_at: datetime | None
     disabled_at: datetime | None
     why_disabled: str
@@ -137,8 +136,7 @@ def row(viewer: Viewer, found: Channel) -> ChannelRow:
         address=_line(found, url, to, sees),
         is_masked=not sees,
         events=tuple(found.events),
-        is_rotating=found.kind == "webhook" and len(found.secrets) > 1,
-        takes_approvals=found.takes_approvals,
+        is_rotating=len(found.secrets) > 1,
         rotated_at=found.rotated_at,
         disabled_at=found.disabled_at,
         why_disabled=found.why_disabled

@@ -50,8 +50,6 @@ from jobs_admin.replays.ready_jobs import ReadyJobs, count_by_group, read_ready
 from jobs_admin.replays.rights import approver_refusal, needs_admin, sources_of
 from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
-from jobs_admin.replays.slack import Press
-from jobs_admin.replays.slack import act as press_in_slack
 from jobs_admin.replays.target import Target
 
 __all__ = [
@@ -65,7 +63,6 @@ __all__ = [
     "Outlook",
     "PatchedJob",
     "PatchedPage",
-    "Press",
     "Preview",
     "ReadyJobs",
     "ReplayPage",
@@ -102,7 +99,6 @@ __all__ = [
     "listing",
     "needs_admin",
     "pause",
-    "press_in_slack",
     "preview",
     "read_errors_before",
     "read_outlook",

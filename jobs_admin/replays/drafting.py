@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from jobs_admin.db.authorizing import refuse
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
-from jobs_admin.replays import controlling, freezing, messages, notices, outcomes, rights, target
+from jobs_admin.replays import controlling, freezing, messages, outcomes, rights, target
 from jobs_admin.replays.obstacles import LEFT_OUT
 from jobs_admin.replays.options import ACCEPTABLE, Options, refuse_unfit
 from jobs_admin.replays.previewing import Preview, build_preview, explain_nothing, parse_pace
@@ -284,7 +284,6 @@ class _Choice:
     first: list[freezing.Place]
     taken: dict[tuple[int, str], int]  # (replay, its actor) -> number of the draft's jobs it took before this start
     needs_approval: str  # the reason; empty if no approval is needed
-    foreseen: notices.Foreseen | None  # for the person who approves
 
 
 def _choose_jobs(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | None) -> _Choice:
@@ -303,13 +302,11 @@ def _choose_jobs(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness
     _refuse_if_changed(replay, frozen.total)
     refuse_unfit(Options.from_replay(replay), frozen.sources, replay.pace.get("priority"))
     outcomes.refuse_blind_pace(parse_pace(replay.pace), frozen.sources)  # the pace may have changed since the draft
-    needs_approval = rights.approval_reason(ready.rows(), frozen.total)
     return _Choice(
         frozen,
         freezing.build_places(replay, frozen.first, 1),
         _count_taken_since_draft(replay, inside, frozen.total),
-        needs_approval,
-        notices.foresee(viewer, ready.rows(), now) if needs_approval else None,
+        rights.approval_reason(ready.rows(), frozen.total),
     )
 
 
@@ -373,8 +370,6 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
         after={"state": columns["state"], "total": total, "pace": columns.get("pace", replay.pace)}
         | ({"approval": needs_approval} if needs_approval else {}),
     )
-    if choice.foreseen is not None:
-        notices.notify_approval(replay, frozen.sources, choice.foreseen)
 
 
 def _nothing_left(scope: Target) -> Refused:
@@ -423,18 +418,10 @@ def _refuse_other_request(snapshot: str, seen: Preview) -> None:
     raise Refused("changed", f"{text} {counts}", field="without_groups")
 
 
-def approve(
-    viewer: Viewer,
-    replay: Replay,
-    reason: str = "",
-    now: datetime | None = None,
-    *,
-    shown: Mapping[str, Any] | None = None,
-) -> Replay:
+def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | None = None) -> Replay:
     """Approve as the second person: exactly the frozen jobs are sent. Raises Refused.
 
-    `rights.approver_refusal` decides who can approve. `shown`: what a message showed of the replay, which must be so
-    still.
+    `approval.approver_refusal` decides who can approve.
     """
     now = now or timezone.now()
     sources = rights.must_act(viewer, replay, "replay.approve")
@@ -443,13 +430,7 @@ def approve(
         refuse(viewer, "replay.approve", f"replay:{replay.pk}", refused, sources)
     with transaction.atomic():
         # Read again: the person who started it may have changed its pace since.
-        current = Replay.objects.select_for_update(no_key=True).get(pk=replay.pk)
-        if shown is not None and any(shown.get(name) != value for name, value in notices.content(current).items()):
-            raise Refused(
-                "changed",
-                f"Replay #{replay.pk} was changed after this message was sent. Nothing was approved. Open its page.",
-            )
-        begins = controlling.start_columns(current, now)
+        begins = controlling.start_columns(Replay.objects.select_for_update(no_key=True).get(pk=replay.pk), now)
         approved = Replay.objects.filter(pk=replay.pk, state=ReplayState.AWAITING_APPROVAL).update(
             **begins,
             approver=representable(viewer.name)[:150],

@@ -25,7 +25,6 @@ class ChannelItem(Schema):
     to: list[str]
     events: list[str]
     is_rotating: bool  # two secrets sign
-    takes_approvals: bool  # of Slack: it has a signing secret, so replays can be approved in it
     rotated_at: datetime | None
     disabled_at: datetime | None
     why_disabled: str

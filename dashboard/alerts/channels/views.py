@@ -27,7 +27,7 @@ from jobs_admin.notices import ChannelRow
 # Inputs that apply to a kind. The routing key of PagerDuty is its `secret`.
 OF_KIND = {
     "webhook": ("url", "secret"),
-    "slack": ("url", "secret"),
+    "slack": ("url",),
     "pagerduty": ("routing_key", "url"),
     "email": ("to",),
 }

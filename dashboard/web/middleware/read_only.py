@@ -28,7 +28,6 @@ HARMLESS = frozenset(
         "api:backtest_policy",
         "audit-export",
         "failure-export",
-        "slack",  # answers with the refusal
         "policy-preview",
         "policy-backtest",
         "alert-rule-preview",
