@@ -85,6 +85,26 @@ def test_a_store_is_spoken_to_in_the_same_words(engine, query, settings):
         config.store.cache_clear()
 
 
+def test_a_comma_in_a_password_names_no_second_server(engine):
+    with pytest.raises(Misconfigured, match="invalid username-password"):  # the answer of the one server
+        connections.check_redis("REDRIVE_REDIS_URL", engine.url.replace("redis://:", "redis://a,b;c:"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sentinel://:hidden@a:26379/0",
+        "redis+sentinel://:hidden@a:26379,b:26379/main/0",
+        "redis://:hidden@a:6379/0;redis://b:6379/0",
+        "redis://:hidden@a:6379,b:6379/0",
+    ],
+)
+def test_a_store_of_several_servers_is_refused_in_one_sentence(url):
+    with pytest.raises(Misconfigured, match="REDRIVE_REDIS_URL names a Sentinel or several servers") as refused:
+        connections.check_redis("REDRIVE_REDIS_URL", url)
+    assert "hidden" not in str(refused.value)
+
+
 def test_what_follows_the_name_of_a_postgresql_database_holds():
     made = environment.database("postgresql://u:p%40@db:5433/redrive?sslmode=require&connect_timeout=3")
     assert made["OPTIONS"] == {"sslmode": "require", "connect_timeout": "3"}
