@@ -101,7 +101,7 @@ def test_static_files_are_collected_without_secrets_and_the_pages_served_from_re
         assert style.startswith("/static/") and _page(port, style)
     finally:
         web.send_signal(signal.SIGTERM)
-        assert web.wait(20) == 0
+        assert web.wait(90) == 0
     shutil.rmtree(static)
 
 

@@ -108,7 +108,7 @@ def test_the_process_publishes_to_the_shops_queues_and_stops_on_request(engine, 
 def test_without_a_broker_it_shows_which_variable_is_missing():
     environment = {k: v for k, v in os.environ.items() if k != "CELERY_BROKER_URL"}
     done = subprocess.run(
-        [sys.executable, "-m", "demo.load"], env=environment, capture_output=True, text=True, timeout=90
+        [sys.executable, "-m", "demo.load"], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
     assert "CELERY_BROKER_URL is not set" in done.stderr

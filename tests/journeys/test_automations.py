@@ -52,7 +52,8 @@ def test_an_automation_is_previewed_enabled_acts_and_is_stopped(page, desk):
         items = desk.get("automations/webhooks-back/diary")["items"]
         return next((one for one in items if one["state"] == "done"), None)
 
-    act = desk.wait_until(find_act, "it acts", within_s=60)
+    # Nothing of it moves before: it is due every ten seconds, and waits where the shop's reports are behind.
+    act = desk.wait_until(find_act, "it acts", within_s=180)
     assert desk.get(f"replays/{act['replay']}")["reason"] == "Automation webhooks-back."
     page.goto("/automations/webhooks-back/")
     link = page.get_by_role("link", name=re.compile(rf"Replay #{act['replay']} of"))

@@ -109,7 +109,7 @@ def test_a_worker_all_of_whose_queues_are_paused_lives_and_answers(shop):
     shop.wait_for(queues=[paused])
     jobs = shop.send(3, paused)
     time.sleep(3)
-    assert shop.worker.app.control.ping(timeout=5)
+    assert shop.worker.app.control.ping(timeout=60, limit=1)
     assert not shop.ran()
     shop.publish()
     shop.settle(lambda: sorted(shop.ran()) == list(jobs), "all of them")
