@@ -202,44 +202,6 @@ class LossMark:
         return untrusted.integer(self._client.hget(self._key, "since"))
 
 
-class Deaths:
-    """Deaths of jobs in systems that do not count a death after someone brought the job back.
-
-    The first death of each run is stored for `for_s`, the latest of each job for 90 days longer.
-    """
-
-    _LONGER_S = 90 * 86_400
-
-    def __init__(self, client: redis.Redis, key: Callable[[str], str], for_s: float, per_s: float) -> None:
-        """`key` returns our key of a name; `per_s`: units of the times of death per second."""
-        self._client, self._first, self._latest = client, key("deaths"), key("died")
-        self._for, self._longer = for_s * per_s, (for_s + self._LONGER_S) * per_s
-
-    def record(self, deaths: Sequence[tuple[str, int, float]]) -> list[bool | None]:
-        """Record deaths: member, run, time. Return whether each is the first of its run; None if nothing may be
-        recorded.
-        """
-        if not deaths:
-            return []
-        pipe = self._client.pipeline(transaction=False)
-        for job, run, at in deaths:
-            pipe.zadd(self._first, {f"{job}\n{run}": at}, nx=True)
-            pipe.zadd(self._latest, {job: at}, gt=True)
-        latest = max(at for _, _, at in deaths)
-        pipe.zremrangebyscore(self._first, 0, latest - self._for)
-        pipe.zremrangebyscore(self._latest, 0, latest - self._longer)
-        for job, run, _ in deaths:
-            pipe.zscore(self._first, f"{job}\n{run}")
-        scores = pipe.execute(raise_on_error=False)[-len(deaths) :]
-        return [
-            at <= score if isinstance(score, float) else None for (*_, at), score in zip(deaths, scores, strict=True)
-        ]
-
-    def latest(self, jobs: Sequence[str]) -> list[float | None]:
-        """Return the time of each job's latest death that was recorded; None: unknown."""
-        return [None if score is None else float(score) for score in self._client.zmscore(self._latest, jobs)]
-
-
 def is_evidence(since: int | None, died_at: float, expires_at: float, now: float) -> bool:
     """Return whether an absent dead job was removed by another's action. `since`: see `LossMark.complete_since`."""
     return since is not None and since <= died_at * 1000 and now < expires_at - CLOCKS_DIFFER_S

@@ -38,7 +38,6 @@ from jobs_admin.sources.ledger import ANSWERS, AtomicLedger
 from jobs_admin.sources.one_redis import (
     JobRefusals,
     batches,
-    job_member,
     parts_by_queue,
     seconds_option,
     tenant_option,
@@ -82,10 +81,10 @@ class DramatiqOnRedis(AtomicLedger):
         self._ttl_s = seconds_option(
             name, "dead_message_ttl_s", options.get("dead_message_ttl_s", 7 * 86_400), 1, 10 * 365 * 86_400
         )
-        self._wire = Wire(name, given.url, namespace, given.queues, given.store_prefix, self._ttl_s)
+        self._wire = Wire(name, given.url, namespace, given.queues, given.store_prefix)
         super().__init__(self._wire.client, self._wire.call, self._wire.ledger)
         self._absences = Absences(self._wire)
-        self._reading = Reading(self._wire, tenant_option(name, options.get("tenant", ())))
+        self._reading = Reading(self._wire, tenant_option(name, options.get("tenant", ())), self._ttl_s)
 
     # Reading
 
@@ -133,12 +132,12 @@ class DramatiqOnRedis(AtomicLedger):
         self, replay: str, messages: Sequence[OutgoingMessage], built: Mapping[int, _Built], since: int | None
     ) -> dict[int, str]:
         now = self._wire.call(self._wire.now)
-        jobs = [job_member(one.queue, one.job_id) for one in messages]
-        deaths = self._wire.call(lambda: self._wire.deaths.latest(jobs))
+        jobs = [(one.queue, one.job_id) for one in messages]
+        deaths = self._wire.call(lambda: self._wire.died_at(jobs))
         arguments = []
-        for outgoing, read_ms in zip(messages, deaths, strict=True):
+        for outgoing, read_at in zip(messages, deaths, strict=True):
             one = built[outgoing.token]
-            died_at = max(one.failed_at, (read_ms or 0.0) / 1000)
+            died_at = max(one.failed_at, read_at or 0.0)
             why_not = job_changes.why_not_absent(since, died_at, died_at + self._ttl_s, now)
             record = {"lineage": outgoing.lineage, "name": one.name, "actor": one.actor, "at": now}
             arguments.append(

@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from jobs_admin.sources.base import SourceRefused
 from jobs_admin.sources.dramatiq.message import Message
 from jobs_admin.sources.ledger import LEDGER_S, SENT_MARK
-from jobs_admin.sources.one_redis import SENDING, Deaths, LossMark, OneRedis, count, escape_glob, job_member, now_ms
+from jobs_admin.sources.one_redis import SENDING, LossMark, OneRedis, count, escape_glob, job_member, now_ms
 
 _HERE = Path(__file__).parent
 _QUEUES_FOR_S = 1.0
@@ -32,6 +32,7 @@ _AT_BYTES = 4_000_000  # of dead letters that one call searches
 _CHECK_S, _REMOVE_S = 0.5, 20.0  # a job not found by then is unknown, and is searched again
 _PAGE_OF_SCAN = 1_000
 _SCAN_BYTES = 500_000  # per page
+_DIED_MS = 90 * 86_400_000  # after Dramatiq's own TTL: the latest death of each job stays known
 _MAY_WRITE_S = 1.0  # for which an answer is not checked again
 _SAMPLE_BYTES = 262_144
 _SENT_S = 2 * 86_400  # a replayed job without news for longer than a day is uncertain (`outcome_within_s`)
@@ -58,17 +59,13 @@ class StoredMessage:
 class Wire(OneRedis):
     """One Redis with Dramatiq's keys in one namespace."""
 
-    def __init__(
-        self, source: str, url: str, namespace: str, queues: Sequence[str], store_prefix: str, ttl_s: float
-    ) -> None:
-        """`ttl_s`: Dramatiq's `dead_message_ttl`."""
+    def __init__(self, source: str, url: str, namespace: str, queues: Sequence[str], store_prefix: str) -> None:
         super().__init__(source, url, "Dramatiq", queues, store_prefix)
         self.namespace = namespace
         self._found: dict[str, None] = {}
         self._search_at = 0.0
         self._may_write_until = 0.0
         self.mark = LossMark(self.client, self.own_key("mark"))
-        self.deaths = Deaths(self.client, self.own_key, ttl_s, per_s=1_000)
         self._scripts = {
             name: self.client.register_script((_HERE / f"{name}.lua").read_text())
             for name in ("read", "at", "page", "scan")
@@ -221,6 +218,26 @@ class Wire(OneRedis):
         met, read, last, is_more = self._scripts["scan"](args=arguments)
         at = float(last)
         return at, 0 if at > since_ms else offset + int(read), {one.decode() for one in met}, bool(is_more)
+
+    # First deaths of runs: Dramatiq counts no attempt if a dead letter is requeued outside Redrive.
+
+    def is_first_death(self, stored: StoredMessage, run: int, keep_ms: float) -> bool | None:
+        """Record the death of a run. Return whether it is the first of that run; None if nothing may be recorded."""
+        job, at, key = job_member(stored.queue, stored.job_id), stored.at_ms or 0.0, self.own_key("deaths")
+        member = f"{job}\n{run}"
+        pipe = self.client.pipeline(transaction=False)
+        pipe.zadd(key, {member: at}, nx=True)
+        pipe.zremrangebyscore(key, 0, at - keep_ms)
+        pipe.zadd(self.own_key("died"), {job: at}, gt=True)
+        pipe.zremrangebyscore(self.own_key("died"), 0, at - keep_ms - _DIED_MS)
+        pipe.zscore(key, member)
+        score = pipe.execute(raise_on_error=False)[-1]
+        return at <= score if isinstance(score, float) else None
+
+    def died_at(self, jobs: Sequence[tuple[str, str]]) -> list[float | None]:
+        """Return the time (s) of each job's latest death that was read; None: unknown."""
+        found = self.client.zmscore(self.own_key("died"), [job_member(*job) for job in jobs])
+        return [None if score is None else float(score) / 1000 for score in found]
 
     # Write access
 
