@@ -41,7 +41,6 @@ COLUMNS = (
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "trace_id")  # which needs the headers of each failure
 _ALWAYS = ("id", "source", "queue")  # the record at the end of a CSV has three values and does not start with an id
 _READ_FROM = {"fingerprint": "group__fingerprint", "trace_id": "headers"}
-_TIMES = {"due_at", "first_failed_at", "failed_at", "received_at"}
 _JSON = {"args", "kwargs"}
 
 
@@ -110,7 +109,7 @@ def _plain(name: str, value: object) -> object:
         return value.removeprefix(TAKEN_IN)
     if name == "trace_id" and isinstance(value, str):
         return trace.trace_id if (trace := find_trace(value)) else ""
-    if name in _TIMES and value is not None:
+    if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import tracemalloc
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.kit.failures import bury
 pytestmark = pytest.mark.django_db
 
 VERA = Viewer("vera", {"shop": VIEWER})
+AT = datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
 
 
 def lines(text="", viewer=VERA):
@@ -50,6 +52,13 @@ def test_both_forms_report_the_same():
         for name in ("id", "message", "tenant", "state", "failed_at", "attempts"):
             assert str(row[name]) == cell[name], name
         assert row["args"] == json.loads(cell["args"]) == [1, "é"]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_every_time_of_a_failure_can_become_a_column(form):
+    bury(failed_at=AT, expires_at=AT)
+    written = b"".join(exporting.stream(VERA, "", form, columns=("id", "failed_at", "expires_at"))).decode()
+    assert written.count("2026-01-02T03:04:05.678Z") == 2
 
 
 def test_what_was_buried_while_it_runs_is_not_in_it_and_nothing_is_twice(monkeypatch):
