@@ -108,9 +108,10 @@ def check_broker(source: SourceConfig, name: str = "CELERY_BROKER_URL") -> None:
 
 
 def check_redis(name: str, url: str) -> None:
-    """Check for a single Redis or Valkey, 6.2 or newer, that accepts our login."""
-    scheme, _, rest = url.partition("://")
-    if "sentinel" in scheme or "," in rest.rpartition("@")[2] or "://" in rest:
+    """Check for a single Redis or Valkey, 6.2 or newer, that accepts our login. Raises Misconfigured."""
+    scheme, _, rest = url.partition("?")[0].partition("://")
+    server = rest.rpartition("@")[2].partition("/")[0]
+    if "sentinel" in scheme or "," in server or "://" in rest:
         raise Misconfigured(
             f"{name} names a Sentinel or several servers, which Redrive cannot use: give the address of a single "
             "server, such as redis://host:6379/0. Nothing was started."

@@ -85,7 +85,8 @@ def test_a_store_is_spoken_to_in_the_same_words(engine, query, settings):
         config.store.cache_clear()
 
 
-def test_a_comma_in_a_password_names_no_second_server(engine):
+def test_a_comma_in_a_password_or_an_option_names_no_second_server(engine):
+    connections.check_redis("REDRIVE_REDIS_URL", f"{engine.url}?client_name=a,b://c")
     with pytest.raises(Misconfigured, match="invalid username-password"):  # the answer of the one server
         connections.check_redis("REDRIVE_REDIS_URL", engine.url.replace("redis://:", "redis://a,b;c:"))
 

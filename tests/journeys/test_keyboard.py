@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.kit.browser import WITHIN_S, complaints_of
+from tests.kit.page_checks import PERMANENT
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 
@@ -63,9 +64,7 @@ def test_from_the_overview_to_an_edit_and_back(page):
 
 @pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_menu_without_a_field_has_the_focus_on_its_first_button(page):
-    page.goto("/replays/new/?q=state:dead")
-    group = page.locator(".group-choices input:not([data-recommended]):not(:checked)").first.get_attribute("value")
-    page.goto(f"/failures/?q=state:dead+group:{group}")
+    page.goto(f"/failures/?q={PERMANENT}")
     page.goto(page.locator("main a.row-link").first.get_attribute("href"))
     press(page, "r")
     assert focused(page) == "Replay job anyway"
@@ -288,7 +287,7 @@ def test_a_key_that_is_typed_into_a_field_is_text(page):
 
 
 def test_an_attempts_traceback_and_a_branch_of_arguments_open_without_a_mouse(page):
-    page.goto("/failures/?q=attempts:>=2+state:any")
+    page.goto("/failures/?q=attempts:>=2+state:dead")  # of one that is retried, an attempt may come meanwhile
     press(page, "j", "Enter")
     page.wait_for_url(re.compile(r"/failures/\d+/$"))
     page.locator("[data-chooses]").first.focus()

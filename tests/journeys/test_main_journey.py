@@ -105,7 +105,12 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
         return max(found, key=lambda group: group["dead"], default=None)
 
     before = desk.wait_until(struck, "the failures are one group", within_s=60)["dead"]
-    desk.wait_until(lambda: struck()["dead"] >= before + 10, "the group grows", within_s=60)
+    desk.wait_until(
+        lambda: struck()["dead"] >= before + 10,
+        "the group grows",
+        within_s=60,
+        progress=lambda answer: [group["dead"] for group in answer["items"]],
+    )
 
     # The overview says it by itself, without a reload. Which of the broken queues is the worst changes by the minute.
     page.goto("/")
@@ -116,15 +121,18 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     press(page, "Fix")
     press(page, "Stop")
 
+    under_way = []  # jobs that are retried, that wait and that run
+
     def at_rest():
         queues = desk.get("queues")["items"]
-        return not desk.get("failures", q="state:retrying")["count"] and not any(
-            queue["waiting"] or queue["active"] for queue in queues
+        under_way[:] = (
+            desk.get("failures", q="state:retrying")["count"],
+            sum(queue["waiting"] or 0 for queue in queues),
+            sum(queue["active"] or 0 for queue in queues),
         )
+        return not any(under_way)
 
-    desk.wait_until(
-        at_rest, "what was being retried came through", within_s=120, progress=lambda answer: answer["count"]
-    )
+    desk.wait_until(at_rest, "what was being retried came through", within_s=120, progress=lambda _: tuple(under_way))
     # The played day, which may still be on its way, broke in the same way: its jobs are in the same group.
     desk.wait_until(
         lambda: steady(lambda: struck()["dead"]),

@@ -15,8 +15,17 @@ def pill(desk):
     """One that the shop is sent by hand, for a tenant of its own, once it is in quarantine: the failure, as the API has it."""
     desk.wait_until(lambda: desk.get("policies/scans")["workers"]["current"], "the worker runs the policy", within_s=60)
     desk.send("shop.reporting.read_scan", "reports", tenant=TENANT, scan=1, pages=4_000)
-    query = f"tenant:{TENANT} state:quarantined"
-    (found,) = desk.wait_until(lambda: desk.get("failures", q=query)["items"], "it is quarantined", within_s=90)
+    query = f"tenant:{TENANT} state:any"
+
+    def find_quarantined():
+        return [one for one in desk.get("failures", q=query)["items"] if one["state"] == "quarantined"]
+
+    (found,) = desk.wait_until(
+        find_quarantined,
+        "it is quarantined",
+        within_s=90,
+        progress=lambda answer: [(one["state"], one["attempts"], one["failed_at"]) for one in answer["items"]],
+    )
     return found
 
 

@@ -17,6 +17,8 @@ from tests.kit.endurance import IS_ON
 expect = pytest.importorskip("playwright.sync_api", reason=NEEDS_PLAYWRIGHT).expect
 
 SIZES = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
+# The demo's refunds that its release broke: of one group, which is likely to fail again whatever the shop does at the moment.
+PERMANENT = "state:dead+task:shop.billing.refund+error:TypeError"
 # Rules of the levels that count: WCAG 2.2 A and AA.
 RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
 # What another theme can change; nothing else of a page depends on it.

@@ -52,7 +52,8 @@ class Command(SearchCommand):
         pace.add_argument(
             "--careful",
             action="store_true",
-            help="Start with a few jobs, then ramp up while they succeed (default above 100 jobs, or if they are likely to fail again).",
+            help="Start with a few jobs, then ramp up while they succeed "
+            "(default above 100 jobs; from 10 on if some are likely to fail again).",
         )
         pace.add_argument("--rate", metavar="N", help="Steady rate in jobs per second (otherwise the default: 50).")
         pace.add_argument("--at-once", action="store_true", help="Send all jobs at once, without a rate limit.")
