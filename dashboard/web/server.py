@@ -7,7 +7,10 @@ server of the same user would receive some of the requests.
 
 from __future__ import annotations
 
+import atexit
+import os
 import socket
+import sys
 from typing import Any
 
 BACKLOG = 1024
@@ -79,11 +82,19 @@ def serve(
                 super()._spawn_workers(spawn_target, target_loader)
                 return
             self._spawn_worker(idx=0, target=spawn_target, callback_loader=target_loader).inner.run()
+            atexit.register(_end_process)
             raise SystemExit(0)
 
     listener.set_inheritable(True)
     host, port = listener.getsockname()[:2]
     ServerOnSocket(application, host, port, **{**_OPTIONS, "workers": workers}).serve()
+
+
+def _end_process() -> None:
+    """End the process with 0 before its interpreter ends: a thread of granian that calls Python then aborts the process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def main(where: str, workers: str = "1") -> None:

@@ -92,7 +92,9 @@ def test_static_files_are_collected_without_secrets_and_the_pages_served_from_re
         "REDRIVE_REDIS_URL": engine.url, "REDRIVE_PAYLOAD_KEYS": "A" * 43 + "=",
     }  # fmt: skip
     command = [sys.executable, str(ROOT / "manage.py"), "web", "--bind", f"127.0.0.1:{port}", "--processes", processes]
-    web = subprocess.Popen(command, cwd="/", env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    variables["PYTHONVERBOSE"] = "1"  # Python then reports on stderr how its interpreter ends
+    with (tmp_path / "errors").open("w") as errors:
+        web = subprocess.Popen(command, cwd="/", env=variables, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         assert web.stdout.readline() == f"Serving http://127.0.0.1:{port}/\n"
         wait_until(lambda: _page(port, "/healthz") == b"ok")
@@ -102,6 +104,9 @@ def test_static_files_are_collected_without_secrets_and_the_pages_served_from_re
     finally:
         web.send_signal(signal.SIGTERM)
         assert web.wait(90) == 0
+    # A thread of the server that calls Python while the interpreter ends aborts the process: it ends before that.
+    ends = "# cleanup" in (tmp_path / "errors").read_text()
+    assert ends == (processes == "2")  # whose threads are in processes of their own
     shutil.rmtree(static)
 
 

@@ -26,16 +26,21 @@ _EACH_S = 0.05  # between two requests, and between two reports
 _COMMAND_S = 3_600  # at most, of a command on a large desk
 
 _REPORTS = """
-import sys, time, itertools, redis
+import signal, sys, time, redis
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, encode
-client = redis.Redis.from_url(sys.argv[1])
-for n in itertools.count():
+client, n, is_asked = redis.Redis.from_url(sys.argv[1]), 0, False
+def stop(*_):  # not between a report and its number
+    global is_asked
+    is_asked = True
+signal.signal(signal.SIGTERM, stop)
+while not is_asked:
     now = time.time()
     one = Envelope(source="shop", queue="emails", task="shop.send", job_id=f"drill-{n}", kind="exception", attempt=1, at=now,
                    error_type="TimeoutError", message="too slow", worker="w1", host="h", args="[1]", kwargs="{}", raw=b"{}", raw_size=2)
     client.xadd(keys.failures(), encode(one))
-    print(n + 1, flush=True)
+    n += 1
+    print(n, flush=True)
     time.sleep(float(sys.argv[2]))
 """
 
