@@ -220,7 +220,8 @@ class Bullmq:
 
     def start(self) -> Bullmq:
         self.script.start()
-        self.script.wait_for('"ready"')
+        # A worker whose first job ends it may have started the job before it prints that it is ready.
+        self.script.wait_for(lambda line: '"ready"' in line or '"say":"start"' in line)
         return self
 
     def stop(self) -> None:
