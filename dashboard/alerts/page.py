@@ -300,8 +300,9 @@ def act(found: Causes, alert: Alert, now: datetime, outlook: Outlook | None, *, 
     quiet = _quiet_acts(alert) if may_act else ""
     these, occur = ("This error", "occurs") if len(found.leading) == 1 else ("The leading errors", "occur")
     still = [one for one in found.leading if _is_failing(one, now)]
+    latest = max((one.group.last_seen for one in found.leading), default=now)
+    last = duration(max(0, round((now - latest).total_seconds())))
     if any(one.per_minute is None or one.per_minute >= rates.LOUD_PER_MIN for one in still):
-        last = duration(max(0, round((now - max(one.group.last_seen for one in still)).total_seconds())))
         advice = f"{these} still {occur} (last failure {last} ago): a replay now would likely fail again.{quiet}"
         return Act(advice, words, False, left_out, is_replay)
     if outlook and not is_replay and not outlook.excluded:
@@ -311,8 +312,8 @@ def act(found: Causes, alert: Alert, now: datetime, outlook: Outlook | None, *, 
         these = "This job" if found.dead == 1 else f"All {_jobs(alert, found.dead)}"
         advice = f"{these} would likely fail again: fix the cause first, then replay.{quiet}"
         return Act(advice, words, False, left_out, is_replay)
-    ended = f"{these} {occur} only now and then." if still else f"{these} ha{'s' if occur == 'occurs' else 've'} ended."
-    return Act(ended, words, True, left_out)
+    quiet_for = f"{these} ha{'s' if occur == 'occurs' else 've'} not failed for {last}."
+    return Act(f"{these} {occur} only now and then." if still else quiet_for, words, True, left_out)
 
 
 def _left_out(dead: int, outlook: Outlook) -> str:
