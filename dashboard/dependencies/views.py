@@ -17,7 +17,7 @@ from dashboard.groups import listing as group_list
 from dashboard.groups import page as group_page
 from dashboard.groups.listing import trend_words
 from dashboard.holds import breaker_page
-from dashboard.web import links, time_range
+from dashboard.web import links, source_switcher, time_range
 from dashboard.web.access import can
 from dashboard.web.figures import number, percent
 from dashboard.web.htmx import render_page
@@ -37,7 +37,7 @@ MOST_GROUPS = 20
 
 
 @require_safe
-@can(VIEWER)
+@can(VIEWER, by_source=True)
 def index(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     found, others = dependencies.listing(request.viewer, now)
@@ -45,7 +45,7 @@ def index(request: HttpRequest) -> HttpResponse:
     context = {
         "lines": [line(row, shown.get(row.name, [])) for row in found],
         "others": others,
-        "self_url": reverse("redrive:dependency-list"),
+        "self_url": source_switcher.with_focus(reverse("redrive:dependency-list"), request.viewer),
     }
     return render_page(request, "redrive/dependencies/list.html", context, part="dependencies")
 

@@ -16,7 +16,9 @@ from jobs_admin.models.access import VIEWER, Viewer
 
 PARAMETER = "source"
 # Pages that select a source by parameter, and those that have it in their search.
-BY_PARAMETER = ("overview", "alert-list", "queue-list", "worker-list", "replay-list", "pause-list", "breaker-list")
+BY_PARAMETER = (
+    "overview", "alert-list", "queue-list", "worker-list", "replay-list", "pause-list", "breaker-list", "dependency-list"
+)  # fmt: skip
 BY_SEARCH = ("group-list", "failure-list")
 ALL = "All sources"
 MOST = 50

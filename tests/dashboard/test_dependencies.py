@@ -66,6 +66,14 @@ def test_a_viewer_of_one_source_sees_only_its_dependencies(outage, vera):
     assert "Review and replay" not in page
 
 
+def test_the_list_is_limited_to_the_chosen_source(ann, outage, sources):
+    page = ann.get("/dependencies/", {"source": "bank"})
+    text = text_of(page)
+    assert "bank.example" in text and "partner.example" not in text and "Source: bank" in text
+    assert 'hx-get="/dependencies/?source=bank"' in page.content.decode(), "it stays so when it refreshes itself"
+    assert "Source: All sources" in text_of(ann.get("/dependencies/"))
+
+
 @pytest.mark.parametrize("name", ["nothing", "x" * 500, "~2F", "%3Cscript%3E", "a%00b", "..%2F", "several"])
 def test_a_dependency_that_is_none_is_not_found(ann, outage, name):
     assert ann.get(f"/dependencies/{name}/").status_code == 404
