@@ -85,7 +85,7 @@ def sentence(row: BreakerRow, now: datetime, dead: int | None = None) -> str:
     died = "" if dead is None else ", none dead" if not dead else f", {_number(dead)} dead"
     if forced and forced.as_ == OPEN:
         by = forced.by or "an operator"
-        return f"{row.name} {is_now} forced open by {by}{since}{_until(forced.until, now)}: {jobs}{died}"
+        return f"{row.name} is forced open by {by}{_until(forced.until, now)}: {jobs}{died}"
     if row.state == HALF_OPEN:
         rate = f", {small(document.rate)}/s released" if document.rate else ", being released"
         return f"{row.name} {is_now} recovering{since}: {jobs}{rate}{died}"

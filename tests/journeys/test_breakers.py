@@ -92,7 +92,7 @@ def test_an_outage_is_seen_and_its_breaker_forced_closed_open_and_automatic(page
     page.locator("#open-menu > summary").click()
     page.locator("#open-reason").fill("Maintenance")
     page.get_by_role("button", name="Hold until changed").click()
-    expect(page.locator("h1")).to_contain_text("depot has been forced open by")
+    expect(page.locator("h1")).to_contain_text("depot is forced open by")
     assert breakers.stored(store, NAME, SOURCE).forced["reason"] == "Maintenance"
     page.goto("/breakers/")
     expect(page.locator("tr", has_text=NAME)).to_contain_text("open")
