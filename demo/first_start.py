@@ -78,7 +78,7 @@ POLICIES: dict[str, dict[str, Any]] = {
             {"error": "BlockedAddress", "as": "permanent"},
             {"error": "KeyError", "as": "permanent"},
         ],
-        "note": "Observed first: retries may reorder events.",
+        "note": "Receivers are down for minutes. Retries may reorder events.",
     },
     "payments": {
         **PRESETS["payments"].document,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import httpx
@@ -40,6 +41,11 @@ def test_they_are_published_once():
     shop.publish_policies()
     shop.publish_policies()
     assert in_force() == dict.fromkeys(POLICIES, 1)
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_a_purpose_stays_true_when_its_policy_is_enforced(name):
+    assert not re.search(r"(?i)observ|enforc", POLICIES[name]["note"])
 
 
 def test_what_was_changed_or_withdrawn_stays_so():
