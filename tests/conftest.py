@@ -25,6 +25,7 @@ from tests.kit.browsing import Browser
 from tests.kit.rabbit_bus import Broker
 from tests.kit.sources import forget_configuration
 from tests.kit.sqs import sqs_server
+from tests.kit.write_order import checked_write_order
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 # The examples are the same in every run; under `--endurance` each run draws others.
@@ -210,6 +211,12 @@ def installation(settings):
 
     settings.REDRIVE = settings.REDRIVE | {"PAYLOAD_KEYS": [Fernet.generate_key().decode()]}
     config.payload_keys.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def write_order():
+    with checked_write_order():
+        yield
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from django.db import connection
 _REST = 0.25
 _LONGEST_REST_S = 0.1
 
-# Identifies the lock under which reports are written (PostgreSQL's advisory locks are numbers).
+# Identifies the lock under which reports are written and failures moved (PostgreSQL's advisory locks are numbers).
 _WRITE_LOCK = 0x7265_6472_6976_6501
 
 
@@ -39,10 +39,12 @@ def rest(began: float) -> None:
 
 
 def lock_writers() -> None:
-    """Let one process at a time write reports, until its transaction ends, as SQLite always does.
+    """Let one process at a time write reports or move failures, until its transaction ends, as SQLite always does.
 
-    Ids then increase in the order of commits: a replay's scope ("up to this id") gains nothing afterwards, and a list
-    has no late rows below its first row. Expensive work, reading and encrypting, is done before.
+    Required as the first statement of each transaction that changes the key of a failure's counter (`FailureCount`):
+    a report changes several counters, and two such transactions could otherwise deadlock. Ids then also increase in the
+    order of commits: a replay's scope ("up to this id") gains nothing afterwards, and a list has no late rows below its
+    first row. Expensive work, reading and encrypting, is done before.
     """
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:

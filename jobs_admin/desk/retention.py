@@ -217,6 +217,7 @@ class _Run:
             self.pruned.failures[state] += len(ids)
             return len(ids)
         with turn(), transaction.atomic():
+            lock_writers()
             began = time.monotonic()  # not earlier: waiting for locks blocks no one
             # Checked again inside the transaction: another prune, a replay or a retry may have been first.
             mine = _may_go(state, before, ids, lock=True)

@@ -18,6 +18,7 @@ from jobs_admin import config, trust
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit, statements
 from jobs_admin.db.authorizing import authorize
+from jobs_admin.db.turns import lock_writers
 from jobs_admin.fleet import worker_store
 from jobs_admin.models import (
     DepthSample,
@@ -91,6 +92,7 @@ def merge(viewer: Viewer, source: str, into: str, now: datetime | None = None) -
     message = "This needs an admin of {where}. Nothing was changed."
     authorize(viewer, ADMIN, EVERY_SOURCE, "source.merge", f"source:{source}", message=message, noted_at=[source])
     with transaction.atomic():
+        lock_writers()
         row = Source.objects.select_for_update().filter(name=source).first()
         if why := _find_reason(row, source, into, now):
             raise Refused("wrong_state", f"{why} Nothing was changed.")

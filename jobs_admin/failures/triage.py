@@ -25,6 +25,7 @@ from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import authorize, note
+from jobs_admin.db.turns import lock_writers
 from jobs_admin.models import AuditEvent, Failure, FailureCount, Group, GroupAlias, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import FailureState
@@ -405,6 +406,7 @@ def _undo_event(viewer: Viewer, event: AuditEvent, sweep: Sweep, later: _TakenUp
     reasons = {int(pk): text for text, ids in (before.get("reasons") or {}).items() for pk in ids}
     back = Act(_taken_back(act), (FailureState(after["state"]),), FailureState(before["state"]), _UNDONE[act.name])
     with transaction.atomic():
+        lock_writers()
         # A job changed since has another reason and is not reverted.
         rows = _lock(_free().filter(pk__in=after["ids"], state__in=back.before, reason=mark, source=event.source))
         if rows:
@@ -446,6 +448,7 @@ def _move(viewer: Viewer, act: Act, ids: list[int], reason: str, key: str) -> tu
     Return them with the number of the last event; 0 if nothing was moved.
     """
     with transaction.atomic():
+        lock_writers()
         rows = _lock(_free().filter(pk__in=ids, state__in=act.before))
         if not rows:
             return [], 0

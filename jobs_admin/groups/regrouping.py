@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When
 
 from jobs_admin.core.fingerprint import VERSION, Fingerprint, Rules, Split, apart
 from jobs_admin.core.search_terms import Phrase, phrases
 from jobs_admin.db import grouping_rules, statements
 from jobs_admin.db.grouping_rules import facts_of, printed
-from jobs_admin.db.turns import turn
+from jobs_admin.db.turns import lock_writers, turn
 from jobs_admin.groups import dependencies, merging
 from jobs_admin.groups.group_rules import take_in
 from jobs_admin.groups.moving import (
@@ -63,10 +63,6 @@ _OF_A_MOVE = 15
 _SETTLED = timedelta(seconds=3)
 
 
-# Identifies the lock under which known failures are regrouped (PostgreSQL's advisory locks are numbers).
-_LOCK = 0x7265_6472_6976_6502
-
-
 @dataclass(slots=True)
 class _Pace:
     """Number of rows that fit into a slice of one kind of work, learned by measurement."""
@@ -93,12 +89,9 @@ def regroup(now: datetime) -> bool:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Open a transaction in which no other process regroups: two processes would count the same rows twice."""
-    with turn():  # noqa: SIM117
-        with transaction.atomic():
-            if connection.vendor == "postgresql":
-                with connection.cursor() as cursor:
-                    cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
-            yield
+    with turn(), transaction.atomic():
+        lock_writers()
+        yield
 
 
 def _slice(kind: str, work: Callable[[int], int]) -> int:

@@ -20,6 +20,7 @@ from jobs_admin import config
 from jobs_admin.core import keys, untrusted
 from jobs_admin.db import audit, counters, step_progress
 from jobs_admin.db.counters import Counted
+from jobs_admin.db.turns import lock_writers
 from jobs_admin.fleet import worker_store
 from jobs_admin.fleet.worker_store import Named
 from jobs_admin.ingest import group_sightings
@@ -247,6 +248,7 @@ def file_overdue_retries(now: datetime, delays: Delays) -> int:
         elif queues := [queue for of, queue in delays.backlogged if of == source]:
             rows = rows.filter(~Q(queue__in=queues) | Q(due_at__lt=latest - _BACKLOG_PATIENCE))
         with transaction.atomic():
+            lock_writers()
             found += _file_as_lost(rows, timeout_s, now)
         step_progress.report()
     return found

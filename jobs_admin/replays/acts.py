@@ -53,6 +53,7 @@ def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime
     if not outcomes.are_reported(item.failure.source):
         unknown.append(ItemState.SENT)
     with transaction.atomic():
+        turns.lock_writers()
         was = item.state
         if was not in unknown or not _resolve_items(viewer, replay, [item.pk], was, as_, now):
             raise Refused(
@@ -86,6 +87,7 @@ def resolve_all(viewer: Viewer, replay: Replay, as_: str, query: str = "", now: 
     for start in range(0, len(ids), _RESOLVED_AT_ONCE):
         began = time.monotonic()
         with transaction.atomic():
+            turns.lock_writers()
             some = _resolve_items(viewer, replay, ids[start : start + _RESOLVED_AT_ONCE], ItemState.UNCERTAIN, as_, now)
             if some:
                 after = {"state": _BECOMES[as_][0], "count": some} | ({"query": query} if query else {})

@@ -13,6 +13,7 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from jobs_admin.db import counters
+from jobs_admin.db.turns import lock_writers
 from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import ItemState, ReplayState
@@ -53,6 +54,7 @@ def mark_sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: 
     """Mark items as sent. Their failures are in the new run, unless ingest already has the outcome of that run."""
     for batch in (batches or Batches()).split(items):
         with transaction.atomic():
+            lock_writers()
             # Items that the next sender has already marked are counted there.
             gone = _leave_planned(batch, ItemState.SENT, "", now)
             queues = Counter((item.source, item.queue) for item in gone)
@@ -65,6 +67,7 @@ def mark_uncertain(replay: Replay, items: Sequence[Claimed], why: str, now: date
     """Mark items that may or may not have been sent. An operator settles them; no process sends them again."""
     for batch in Batches().split(items):
         with transaction.atomic():
+            lock_writers()
             gone = _leave_planned(batch, ItemState.UNCERTAIN, why, now)
             _renew(gone, FailureState.REPLAYING)
             _move(replay, uncertain=len(gone))

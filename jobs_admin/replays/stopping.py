@@ -12,6 +12,7 @@ from django.db.models import F, OuterRef, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
 from jobs_admin import config
+from jobs_admin.db.turns import lock_writers
 from jobs_admin.models import Attempt, Failure, FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import ItemState
@@ -140,6 +141,7 @@ def _find_sent_queues(replay: Replay) -> dict[str, set[str]]:
 
 def _write_recalled(replay: Replay, items: Collection[int], now: datetime) -> int:
     with transaction.atomic():
+        lock_writers()
         moved = {state: _cancel(replay, items, state, now) for state in (ItemState.SENT, ItemState.UNCERTAIN)}
         failures = [pk for pks in moved.values() for pk in pks]
         if not failures:

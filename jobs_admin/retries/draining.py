@@ -17,6 +17,7 @@ from jobs_admin import config, trust
 from jobs_admin.core import keys, untrusted
 from jobs_admin.core.envelope import Envelope, encode
 from jobs_admin.core.stream import COUNT_ON, weight
+from jobs_admin.db.turns import lock_writers
 from jobs_admin.fleet import worker_store
 from jobs_admin.ingest import lost_jobs
 from jobs_admin.models import Failure
@@ -91,6 +92,7 @@ def _dead(source: str, claimed: Sequence[Waiting]) -> set[str]:
     """Return those whose failure is waiting for this attempt; it is now dead."""
     attempts = {job.head.job_id: job.head.attempt for job in claimed}
     with transaction.atomic():
+        lock_writers()
         rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, job_id__in=list(attempts))
         waiting_failures = [f for f in lost_jobs.lock_failures(rows) if f.attempts == attempts[f.job_id] - 1]
         lost_jobs.mark_lost(waiting_failures, WHY, timezone.now())

@@ -18,6 +18,7 @@ from django.db.models import Exists, OuterRef
 from jobs_admin.core import untrusted
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.core.text import representable
+from jobs_admin.db.turns import lock_writers
 from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import OPEN_ITEM
@@ -103,7 +104,9 @@ def _note(rows: Mapping[Ref, Failure], changes: JobChanges) -> None:
         for start in range(0, len(pks), _WRITTEN_AT_ONCE):
             among = Failure.objects.filter(pk__in=pks[start : start + _WRITTEN_AT_ONCE])
             as_it_was = among.filter(~is_open, state=state, run=run, attempts=attempts)
-            as_it_was.update(state=FailureState.GONE, reason=why, due_at=None)
+            with transaction.atomic():
+                lock_writers()
+                as_it_was.update(state=FailureState.GONE, reason=why, due_at=None)
     moved = [
         (row, due_at)
         for job, seconds in changes.due.items()
@@ -113,6 +116,7 @@ def _note(rows: Mapping[Ref, Failure], changes: JobChanges) -> None:
     ]
     for start in range(0, len(moved), _WRITTEN_AT_ONCE):
         with transaction.atomic():
+            lock_writers()
             for row, due_at in moved[start : start + _WRITTEN_AT_ONCE]:
                 waits = Failure.objects.filter(pk=row.pk, state=FailureState.RETRYING, run=row.run)
                 waits.filter(attempts=row.attempts).update(due_at=due_at)

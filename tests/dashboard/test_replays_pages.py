@@ -24,7 +24,7 @@ from jobs_admin.core.figures import clock
 from jobs_admin.core.pacing import Controller, parse, settled
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
-from jobs_admin.desk import overview, retention
+from jobs_admin.desk import overview
 from jobs_admin.management.commands.replay import _progress_line
 from jobs_admin.models import (
     Attempt,
@@ -45,7 +45,7 @@ from jobs_admin.models import (
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import acts, previewing, progress, spread
 from jobs_admin.replays.outcomes import Unattended
-from tests.kit.failures import dead
+from tests.kit.failures import dead, forget
 from tests.kit.groups import group
 from tests.kit.pages import HTMX, carried, text_of
 from tests.kit.replays import BOB, create_replay_on_hold, died_of, moved, running
@@ -1010,7 +1010,7 @@ def test_of_jobs_that_are_stored_no_longer_the_replay_shows_how_many_and_what_be
     for n in (1, 2, 3):
         moved(replay, n, "succeeded")
     Replay.objects.filter(pk=replay.pk).update(state="done", ended_at=timezone.now())
-    retention.forget(list(replay.items.filter(n__lt=3).values_list("failure_id", flat=True)))
+    forget(replay.items.filter(n__lt=3).values_list("failure_id", flat=True))
     text = ann.get(reverse("redrive:replay-detail", args=[replay.pk])).content.decode()
     assert "2 of 3 jobs were deleted by retention" in text and "3 of 3 settled" in text
 

@@ -431,11 +431,10 @@ class Replays(CeleryDesk):
 
     @act()
     def prune(self, rng: random.Random) -> None:
-        from django.db import transaction
 
-        from jobs_admin.desk import retention
         from jobs_admin.models import Failure, ReplayItem
         from jobs_admin.models.replay import OPEN_ITEM
+        from tests.kit.failures import forget
 
         open_jobs = set(ReplayItem.objects.filter(state__in=OPEN_ITEM).values_list("failure", flat=True))
         busy = {self.ran[one.job.item][0] for one in self.running} | {
@@ -444,8 +443,7 @@ class Replays(CeleryDesk):
         free = sorted(pk for pk, job in self.jobs.items() if not job.is_pruned and pk not in open_jobs | busy)
         gone = rng.sample(free, min(len(free), 1))
         if gone and not self.outbox:
-            with transaction.atomic():
-                retention.forget(list(Failure.objects.filter(pk__in=gone).values_list("pk", flat=True)))
+            forget(Failure.objects.filter(pk__in=gone).values_list("pk", flat=True))
             for pk in gone:
                 self.jobs[pk].is_pruned = True
 

@@ -14,12 +14,12 @@ from jobs_admin import failures, groups
 from jobs_admin.core.fingerprint import NO_RULES
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import grouping_rules
-from jobs_admin.desk import retention
 from jobs_admin.failures import exporting, triage
 from jobs_admin.groups import group_detail, group_history, group_rules, regrouping
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, GroupCounter, GroupRule, Traceback
 from tests.kit.counts import list_counts, recount
 from tests.kit.desks import Desk
+from tests.kit.failures import forget
 from tests.kit.grouping import ANN, TRACE, bury
 from tests.kit.reports import NOW, file, report
 
@@ -246,7 +246,7 @@ def test_a_merge_that_is_taken_back_half_way_is_taken_back_in_full():
 
 def pruned(group, most):
     """Failures of the group are pruned, with their attempts; what it counted stays."""
-    retention.forget(list(group.failures.order_by("pk").values_list("pk", flat=True)[:most]))
+    forget(group.failures.order_by("pk").values_list("pk", flat=True)[:most])
 
 
 def numbers():
@@ -273,7 +273,7 @@ def test_what_was_pruned_or_came_while_two_were_merged_is_where_it_belongs_after
     rule = save("merge", one, other)
     all_of_it()
     bury(2, task="refund", message="order 77 refused")
-    retention.forget(list(Failure.objects.order_by("pk").values_list("pk", flat=True)[: 7 - left]))
+    forget(Failure.objects.order_by("pk").values_list("pk", flat=True)[: 7 - left])
     group_rules.withdraw(ANN, rule)
     all_of_it()
     assert numbers() == {one.fingerprint: (3, 3), other.fingerprint: (6, 6)}
@@ -716,7 +716,7 @@ def test_a_slice_that_makes_many_groups_moves_fewer_failures(monkeypatch):
     rule = save("split", Group.objects.get(), by="tenant")
     seen = regrouping._read_slice(rule)
     assert len(seen.goes) == 8 and seen.until == Failure.objects.latest("pk").pk
-    regrouping._go_on(seen, 40)
+    regrouping._slice("rule", lambda most: regrouping._go_on(seen, 40))
     assert len(seen.goes) == 6 and not seen.is_done and is_consistent()
     all_of_it()
     assert sorted(where().values()) == [0, *[3] * 8] and is_consistent()

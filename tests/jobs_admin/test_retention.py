@@ -44,6 +44,7 @@ from jobs_admin.models import (
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.terms import FAILURES, write_failures
 from tests.kit.endurance import times
+from tests.kit.failures import forget
 from tests.kit.reports import entries, file, report
 from tests.kit.waiting import wait_until
 
@@ -269,9 +270,9 @@ def test_a_report_is_filed_whose_failure_is_pruned_while_it_is_written():
     file(report("j1", at=(NOW - 100 * DAY).timestamp()), now=NOW - 100 * DAY)
     with ThreadPoolExecutor(1) as other:
         with transaction.atomic():
-            retention.forget([Failure.objects.get().pk])
+            forget([Failure.objects.get().pk])
             filed = other.submit(in_thread, lambda: ingest.file(entries(report("j1", attempt=2)), NOW))
-            wait_until(lambda: filed.done() or count_waiting("transactionid"), "the report's transaction to wait")
+            wait_until(lambda: filed.done() or count_waiting("advisory"), "the report's transaction to wait")
         assert filed.result(60) == ingest.Filed(new_failures=1, new_attempts=1)
     assert Attempt.objects.get().attempt == 2 and not Unfiled.objects.exists()
 
@@ -281,7 +282,7 @@ def test_a_report_is_filed_whose_failure_is_pruned_while_it_is_written():
 def test_a_group_and_a_stack_stay_that_a_report_refers_to_before_it_is_committed():
     first = report("j1", at=(NOW - 100 * DAY).timestamp())
     file(first, now=NOW - 100 * DAY)
-    retention.forget([Failure.objects.get().pk])
+    forget([Failure.objects.get().pk])
     with ThreadPoolExecutor(1) as other:
         with transaction.atomic():
             ingest.file(entries(report("j2")), NOW)

@@ -6,9 +6,12 @@ import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 
+from django.db import transaction
 from django.utils import timezone
 
 from jobs_admin import config
+from jobs_admin.db.turns import lock_writers
+from jobs_admin.desk import retention
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure, Payload, Source, Traceback
 from jobs_admin.models.failure import Caveat
@@ -27,6 +30,13 @@ def dead(n: int = 1, *, is_complete: bool = True, **changes) -> list[int]:
         Payload(failure_id=pk, run=1, body=body, size=len(raw), sha256=digest, is_whole=is_complete) for pk in ids
     )
     return ids
+
+
+def forget(ids) -> None:
+    """Delete these failures as `prune` does."""
+    with transaction.atomic():
+        lock_writers()
+        retention.forget(list(ids))
 
 
 def bury(n: int = 1, *, trace: str = "", **changes) -> list[Failure]:

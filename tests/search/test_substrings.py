@@ -12,7 +12,6 @@ from jobs_admin import failures
 from jobs_admin.core import trigrams
 from jobs_admin.core.query import All, Any, Match, Query, Text, Value, parse
 from jobs_admin.core.text import representable
-from jobs_admin.desk import retention
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
@@ -21,6 +20,7 @@ from jobs_admin.models.text_filters import BLOCK, FILTERS, LOCK, STALE, install_
 from jobs_admin.search import failure_search, substrings
 from jobs_admin.search.failure_search import FailureSearch
 from tests.kit.endurance import times
+from tests.kit.failures import forget
 from tests.kit.reports import NOW as FILED_AT
 from tests.kit.reports import file, report
 from tests.kit.searching import NOW, bury
@@ -111,7 +111,7 @@ class World:
 
     def prune(self) -> None:
         if some := self.some():
-            retention.forget(some)
+            forget(some)
 
     def fill(self) -> None:
         for _ in range(self.random.choice([1, 1, 5])):
@@ -333,10 +333,10 @@ def test_nothing_of_a_deleted_failure_is_left_in_a_filter():
     fill()
     test = trigrams.build_test(trigrams.Required(frozenset(trigrams.hash_trigrams(["zqxj"]))))
     assert sum(test(bytes(found)) for (found,) in rows_of(f"SELECT filter FROM {FILTERS}")) == 1
-    retention.forget([secret.pk])
+    forget([secret.pk])
     fill()
     assert not any(test(bytes(found)) for (found,) in rows_of(f"SELECT filter FROM {FILTERS}"))
-    retention.forget([one.pk for one in made])
+    forget([one.pk for one in made])
     fill()
     assert filled() == set() and substrings.count_unfilled() == 0
 

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from jobs_admin.core.retry_change import Change, read
 from jobs_admin.db import audit
+from jobs_admin.db.turns import lock_writers
 from jobs_admin.models import Failure, Reschedule, ReschedulePart
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
@@ -117,6 +118,7 @@ def _names(rows: Sequence[_Row]) -> Any:
 
 def _write(planned: Reschedule, rows: Sequence[_Row], checked: int, below: int) -> None:
     with transaction.atomic():
+        lock_writers()
         still = Reschedule.objects.filter(pk=planned.pk, below=planned.below)
         if not still.update(below=below, changed=F("changed") + len(rows), left=F("left") + checked - len(rows)):
             return  # another process was first, with the same result
