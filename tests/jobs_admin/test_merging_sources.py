@@ -20,7 +20,7 @@ from jobs_admin.models.access import ADMIN, ENGINE, OPERATOR, Viewer
 from tests.kit.failures import bury, dead
 from tests.kit.groups import group
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 ANN = Viewer("ann", {"*": ADMIN})
 
 

@@ -29,7 +29,7 @@ from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 from tests.kit.waiting import wait_until
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from jobs_admin.models import AuditEvent, Failure, Group, Replay
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from tests.kit.people import ANN, EVE
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def states():

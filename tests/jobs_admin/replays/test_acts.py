@@ -19,7 +19,7 @@ from tests.kit.fleet import reports
 from tests.kit.people import ANN, BOB, EVE
 from tests.kit.replays import AT_ONCE, came_home, counts, refusal, sent_all, start_replay
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def audited():
