@@ -24,12 +24,16 @@ const notes = require('../../clients/node/lib/notes.js');
 const { Store } = require('../../clients/node/lib/redis.js');
 
 const { STORE, BULLMQ } = process.env;
+// What a busy machine does not answer in a tenth of a second is no part of these cases.
+const { ask } = Store.prototype;
+Store.prototype.ask = function (args) {
+  return ask.call(this, args, 10e3);
+};
 const store = new Redis(STORE), bull = new Redis(BULLMQ, { maxRetriesPerRequest: null });
 const open = [];
 after(async () => {
-  await Promise.all(open.map((one) => one.closing ?? one.close(true)));
-  store.disconnect();
-  bull.disconnect();
+  await Promise.all(open.map((one) => one.closing ?? one.close()));
+  await Promise.all([store.quit(), bull.quit()]); // every command is answered: none is rejected after the end
 });
 const together = []; // they mostly wait: for a policy to be read, for a job to be tried again
 const test = (name, run) => together.push([name, run]);
@@ -206,7 +210,7 @@ test('a decorrelated wait grows from the one before it, which the note tells', a
     await bull.hset('bull:grows:x', 'redriveNote', text);
     return notes.waited(worker, { id: 'x' });
   };
-  assert.equal(await waited('{"delay_s": 5}'), 5);
+  await until(async () => (await waited('{"delay_s": 5}')) === 5, 'the wait to be read'); // a tenth of a second is little on a busy machine
   for (const nothing of ['{}', '{"delay_s": "5"}', 'no', 'null']) assert.equal(await waited(nothing), null);
   assert.equal(await notes.waited(worker, { id: 'nowhere' }), null);
   assert.equal(await notes.waited({ client: Promise.resolve({}) }, { id: 'x' }), null);
