@@ -332,7 +332,9 @@ def test_what_failed_this_hour_is_a_bar_of_full_height_on_the_list_the_page_and_
     assert [int(tall) for tall in re.findall(r"v-(\d+)h", bars)] == [500, 1000]
     bearer = {"Authorization": f"Bearer {create('me', 'viewer', '*')}"}
     (found,) = ann.get("/api/groups", headers=bearer).json()["items"]
-    assert found["trend"][-1] == 10 and found["trend"][-4] == 5 and sum(found["trend"]) == 15
+    trend = found["trend"]
+    assert sum(trend) == 15 and trend.index(10) - trend.index(5) == 3
+    assert trend[-1] == 10 or trend[-2:] == [10, 0]  # an hour may begin meanwhile
 
 
 def test_the_picture_of_thirty_days_has_a_bar_a_day(ann, watched):
