@@ -27,6 +27,7 @@ WORLDS = {
     "rq": "tests.histories.rq:Rq",
     "sqs": "tests.histories.sqs:SqsDeadLetters",
     "dramatiq": "tests.histories.dramatiq:Dramatiq",
+    "sidekiq": "tests.histories.sidekiq:Sidekiq",
     "rabbitmq": "tests.histories.rabbitmq_dead_letters:RabbitMQDeadLetters",
     "replays": "tests.histories.replays:Replays",
     "alerts": "tests.histories.alerts:Alerts",

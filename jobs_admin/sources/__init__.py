@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobs_admin.core import keys
-from jobs_admin.sources import bullmq, celery, dramatiq, jobs_table, memory, rabbitmq, rq, sqs
+from jobs_admin.sources import bullmq, celery, dramatiq, jobs_table, memory, rabbitmq, rq, sidekiq, sqs
 from jobs_admin.sources.base import Source, SourceRefused, SourceSettings, System
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ SYSTEMS: dict[str, System] = {
     "rq": rq.SYSTEM,
     "sqs": sqs.SYSTEM,
     "dramatiq": dramatiq.SYSTEM,
+    "sidekiq": sidekiq.SYSTEM,
     "memory": memory.SYSTEM,
 }
 

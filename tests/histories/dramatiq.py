@@ -44,11 +44,12 @@ class Dramatiq(ShopWorld):
         self.client = redis.Redis.from_url(self.url)
 
     def choose_bounds(self, rng: random.Random) -> int:
-        from jobs_admin.sources.dramatiq import absences, delayed, reading, source, wire
+        from jobs_admin.sources import death_reading
+        from jobs_admin.sources.dramatiq import absences, delayed, source, wire
 
         bound = super().choose_bounds(rng)
-        self.set_bound(reading, "_PAGE", bound)
-        self.set_bound(reading, "_AGAIN_MS", rng.choice([0, 600_000]))
+        self.set_bound(death_reading, "_PAGE", bound)
+        self.set_bound(death_reading, "_AGAIN_MS", rng.choice([0, 600_000]))
         self.set_bound(delayed, "_TURN_MS", 0)
         self.set_bound(absences, "_APART_S", 0)
         self.set_bound(absences, "_PAGES", 1_000)

@@ -57,6 +57,10 @@ class TestHistories:
         shops.need("dramatiq")
         run("dramatiq", "--histories", "3", at_least=3)
 
+    def test_of_sidekiq(self):
+        shops.need("sidekiq")
+        run("sidekiq", "--histories", "60")
+
     def test_of_celery_in_guest_mode(self):
         run("followed", "--histories", "60")
 

@@ -1,10 +1,11 @@
-"""Own producers and workers of RQ and Dramatiq (`tests/foreign/…_shop.py`), each in a process of its own."""
+"""Own producers and workers of RQ, Dramatiq and Sidekiq (`tests/foreign/…_shop.*`), each in a process of its own."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,16 +14,21 @@ from typing import Any
 import pytest
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
+RUBY, _SIDEKIQ = shutil.which("ruby"), "/usr/bin/sidekiq"  # of Debian's packages
 
 
 def python(library: str) -> str | None:
     """An interpreter with a library: that of RQ_PYTHON or DRAMATIQ_PYTHON, for another version than the locked one; None where there is none."""
+    if library == "sidekiq":
+        return RUBY if RUBY and Path(_SIDEKIQ).exists() else None
     named = os.environ.get(f"{library.upper()}_PYTHON")
     return named or (sys.executable if importlib.util.find_spec(library) else None)
 
 
 def need(library: str) -> None:
     if python(library) is None:
+        if library == "sidekiq":
+            pytest.skip("no Sidekiq (apt-get install ruby-sidekiq)")
         pytest.skip(f"no {library} (pip install --require-hashes -r requirements-strict.txt)")
 
 
@@ -34,7 +40,7 @@ class Shop:
         assert interpreter, f"no {library}"
         self.url = url
         self._process = subprocess.Popen(
-            [interpreter, str(FOREIGN / f"{library}_shop.py"), url],
+            [interpreter, str(next(FOREIGN.glob(f"{library}_shop.*"))), url],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ ADAPTERS = {
     "Django Tasks": ("django_tasks", "sqlite:////nowhere/app.db", {}),
     "RabbitMQ": ("rabbitmq", "amqp://127.0.0.1:1//", {"dead_letter_queues": ["orders.dlq"]}),
     "SQS": ("sqs", "sqs://eu-west-1", {"dead_letter_queues": ["orders-dlq"]}),
+    "Sidekiq": ("sidekiq", "redis://127.0.0.1:1/0", {}),
 }
 
 

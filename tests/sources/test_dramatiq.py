@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from dashboard.setup.engine import Engine, free_port
-from jobs_admin.sources import connect
+from jobs_admin.sources import connect, death_reading
 from jobs_admin.sources.base import READ_ONLY, Ref, SourceRefused, SourceUnreachable
-from jobs_admin.sources.dramatiq import absences, delayed, reading, wire
+from jobs_admin.sources.dramatiq import absences, delayed, wire
 from jobs_admin.sources.dramatiq.message import Message
 from jobs_admin.sources.dramatiq.reports import build_report
 from tests.kit import shops
@@ -504,7 +504,7 @@ class Bomb:
 
 class TestReading(Dramatiq):
     def test_many_queues_that_are_behind_end_with_the_longest(self, source, monkeypatch):
-        monkeypatch.setattr(reading, "_PAGE", 2)
+        monkeypatch.setattr(death_reading, "_PAGE", 2)
         monkeypatch.setattr(wire, "_QUEUES_FOR_S", 0.0)
         monkeypatch.setattr(wire, "_SEARCH_SHARE", 0)
         _, after = read(source)
@@ -535,5 +535,5 @@ class TestReading(Dramatiq):
         )
         found, after = read(source, after)
         assert found == []
-        monkeypatch.setattr(reading, "_AGAIN_MS", 0)
+        monkeypatch.setattr(death_reading, "_AGAIN_MS", 0)
         assert [one.at for one in read(source, after)[0]] == [1.0]

@@ -115,6 +115,7 @@ _OF_FILE = {
     "bullmq": ("BullMQ", 'backend = "bullmq"\nurl = "redis://:password@10.0.0.7:6379/0"', "bullmq"),
     "rq": ("RQ", 'backend = "rq"\nurl = "redis://:password@10.0.0.7:6379/0"', "rq"),
     "dramatiq": ("Dramatiq", 'backend = "dramatiq"\nurl = "redis://:password@10.0.0.7:6379/0"', "dramatiq"),
+    "sidekiq": ("Sidekiq", 'backend = "sidekiq"\nurl = "redis://:password@10.0.0.7:6379/0"', "sidekiq"),
     "jobs-table": (
         "Jobs table",
         'backend = "jobs_table"\nurl = "postgresql://redrive:password@10.0.0.7/shop"\ntable = "jobs"',
