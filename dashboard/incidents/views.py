@@ -82,6 +82,7 @@ _TONES = {
     "failing": ("dead", "failures"),
     "group": ("dead", "groups"),
     "alert": ("retrying", "alerts"),
+    "silence": ("discarded", "silences"),
     "policy": ("quarantined", "policies"),
     "release": ("discarded", "releases"),
     "pause": ("retrying", "pauses"),

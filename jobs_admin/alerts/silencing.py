@@ -17,7 +17,6 @@ from django.utils import timezone
 
 from jobs_admin.alerts import checking
 from jobs_admin.alerts.reading import get
-from jobs_admin.core.matching import matches
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit
@@ -66,9 +65,7 @@ class InForce(list[Silence]):
             near = [*self._named.get(source, ()), *self._named.get("*", ())]
             known = {"source": source, "rule": rule_name}
             fitting = [
-                one
-                for one in near
-                if one.matchers.get("severity", severity) == severity and _all_match(one.matchers, known)
+                one for one in near if one.matchers.get("severity", severity) == severity and one.matches_names(known)
             ]
             self._fitting[key] = sorted(fitting, key=lambda one: one.pk)
         return self._fitting[key]
@@ -94,7 +91,7 @@ def silenced_by(found: Iterable[Silence], alert: Alert, rule_name: str) -> Silen
 def _find_covering(found: Iterable[Silence], alert: Alert, rule_name: str) -> Iterator[Silence]:
     if isinstance(found, InForce):
         found = found.matching(alert.source, rule_name, alert.severity)
-    return (one for one in found if _fits(one.matchers, alert, rule_name))
+    return (one for one in found if one.covers(alert, rule_name))
 
 
 def silence(
@@ -165,24 +162,6 @@ def end_silence(viewer: Viewer, pk: int, *, now: datetime | None = None) -> Sile
             audit.record(viewer, "silence.end", f"silence:{pk}", source=one, before={"ends_at": found.ends_at})
     found.refresh_from_db()
     return found
-
-
-def _fits(matchers: Mapping[str, Any], alert: Alert, rule_name: str) -> bool:
-    if "alert" in matchers and matchers["alert"] not in (alert.pk, alert.told_with_id):
-        return False
-    if "severity" in matchers and matchers["severity"] != alert.severity:
-        return False
-    known = {"source": alert.source, "queue": alert.subject, "rule": rule_name}
-    return _all_match(matchers, known)
-
-
-def _all_match(matchers: Mapping[str, Any], known: Mapping[str, str]) -> bool:
-    exact = matchers.get("exact", ())
-    return all(
-        matchers[name] == text if name in exact else matches(str(matchers[name]), text)
-        for name, text in known.items()
-        if name in matchers
-    )
 
 
 def _source(matchers: Mapping[str, Any]) -> str:
@@ -285,8 +264,7 @@ def find_named_alerts(viewer: Viewer, silences: Iterable[Silence]) -> dict[int, 
         pk: [
             alert
             for alert in members[one.matchers["alert"]]
-            if _fits(one.matchers, alert, alert.rule.name)
-            and (alert.resolved_at is None or alert.resolved_at >= one.starts_at)
+            if one.covers(alert, alert.rule.name) and (alert.resolved_at is None or alert.resolved_at >= one.starts_at)
         ]
         for pk, one in named.items()
     }

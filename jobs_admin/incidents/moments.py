@@ -23,8 +23,9 @@ from jobs_admin.models import (
     PolicyVersion,
     Release,
     Replay,
+    Silence,
 )
-from jobs_admin.models.access import Viewer
+from jobs_admin.models.access import EVERY_SOURCE, Viewer
 from jobs_admin.models.alert import AlertState
 from jobs_admin.models.group import IS_TAKEN_IN, GroupState
 from jobs_admin.models.replay import ReplayState
@@ -33,6 +34,8 @@ from jobs_admin.rights import alert_sight, group_sight, replay_sight
 
 MOST_OF_A_KIND = 50
 MOST_GROUPS = 200  # groups of the place with the most jobs, whose changes (new, regressed, resolved) are listed
+_MOST_SILENCES = 2_000  # the latest, of all sources: those that cover an alert of the incident are listed
+_MATCHERS = ("alert", "rule", "severity", "queue", "source")
 _SHOWN_STATES = (AlertState.FIRING, AlertState.ACKNOWLEDGED, AlertState.SILENCED, AlertState.RESOLVED)
 # Acts on a replay -> kind of moment.
 _ACTS = {
@@ -54,7 +57,7 @@ class Ref:
 @dataclass(frozen=True, slots=True)
 class Moment:
     at: datetime
-    kind: str  # failing, calm, back, alert, release, policy, pause, breaker, replay, group
+    kind: str  # failing, calm, back, alert, release, policy, pause, breaker, replay, group, silence
     what: str  # fired, acknowledged … of its kind
     words: str  # may contain text of jobs and people
     who: str = ""  # empty: no one, or the engine
@@ -64,9 +67,11 @@ class Moment:
 
 def moments(viewer: Viewer, where: Span, seen: OverTime) -> list[Moment]:
     """Return the events, oldest first."""
+    alerts = _find_alerts(viewer, where)
     found = [
         *_failing(seen),
-        *_alerts(viewer, where),
+        *_alerts(where, alerts),
+        *_silences(viewer, where, alerts),
         *_releases(where),
         *_policies(viewer, where),
         *_pauses(where),
@@ -77,7 +82,7 @@ def moments(viewer: Viewer, where: Span, seen: OverTime) -> list[Moment]:
     return sorted(found, key=lambda one: (one.at, _ORDER.index(one.kind), one.words))
 
 
-_ORDER = ("release", "policy", "pause", "breaker", "failing", "group", "alert", "replay", "calm", "back")
+_ORDER = ("release", "policy", "pause", "breaker", "failing", "group", "silence", "alert", "replay", "calm", "back")
 
 
 def _failing(seen: OverTime) -> Iterator[Moment]:
@@ -89,12 +94,16 @@ def _failing(seen: OverTime) -> Iterator[Moment]:
         yield Moment(seen.back_at, "back", "back", f"Dead jobs back to the previous number ({seen.dead_before:,})")
 
 
-def _alerts(viewer: Viewer, where: Span) -> Iterator[Moment]:
+def _find_alerts(viewer: Viewer, where: Span) -> list[Alert]:
+    """Return the alerts of the place that were open meanwhile, the latest first."""
     open_then = Q(opened_at__lte=where.until) & (Q(resolved_at__isnull=True) | Q(resolved_at__gte=where.since))
     found = Alert.objects.filter(alert_sight.visible(viewer), open_then, source=where.source)
     if where.queue:
         found = found.filter(subject__in=(where.queue, ""))
-    alerts = list(found.order_by("-opened_at").values_list("pk", flat=True)[:MOST_OF_A_KIND])
+    return list(found.select_related("rule").order_by("-opened_at")[:MOST_OF_A_KIND])
+
+
+def _alerts(where: Span, alerts: list[Alert]) -> Iterator[Moment]:
     events = AlertEvent.objects.filter(alert__in=alerts, to__in=_SHOWN_STATES, at__gte=where.since, at__lte=where.until)
     rows = events.select_related("alert__rule").order_by("-at", "-pk")[: MOST_OF_A_KIND * 2]
     for event in rows:
@@ -105,6 +114,23 @@ def _alerts(viewer: Viewer, where: Span) -> Iterator[Moment]:
         value = _value(alert, event.value) if what == "fired" and event.value else ""
         ref = Ref("alert", str(alert.told_with_id or alert.pk))
         yield Moment(event.at, "alert", what, f"Alert {name}{subject} {what}{value}", event.actor, ref, event.reason)
+
+
+def _silences(viewer: Viewer, where: Span, alerts: list[Alert]) -> Iterator[Moment]:
+    """Yield the starts and ends of silences that cover one of the alerts."""
+    meanwhile = Silence.objects.filter(starts_at__lte=where.until, ends_at__gte=where.since)
+    found = [
+        one
+        for one in meanwhile.order_by("-starts_at", "-pk")[:_MOST_SILENCES]
+        if viewer.sees_any_of(str(one.matchers.get("source") or EVERY_SOURCE))
+        and any(one.covers(alert, alert.rule.name) for alert in alerts)
+    ]
+    for one in found[:MOST_OF_A_KIND]:
+        name = f"Silence of {', '.join(f'{kind} {one.matchers[kind]}' for kind in _MATCHERS if kind in one.matchers)}"
+        if one.starts_at >= where.since:
+            yield Moment(one.starts_at, "silence", "started", f"{name} started", one.author, why=one.comment)
+        if one.ends_at <= where.until:
+            yield Moment(one.ends_at, "silence", "ended", f"{name} ended", one.ended_by)
 
 
 def _value(alert: Alert, value: float) -> str:

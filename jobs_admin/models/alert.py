@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from django.db import models
 from django.db.models import F, Q
 
 from jobs_admin.core import alert_metrics
+from jobs_admin.core.matching import matches
 
 METRICS = tuple(alert_metrics.METRICS)
 LONGEST_URL = 500
@@ -196,6 +199,23 @@ class Silence(models.Model):
         constraints = [
             models.CheckConstraint(condition=Q(ends_at__gte=F("starts_at")), name="silence_ends_after_it_starts")
         ]
+
+    def covers(self, alert: Alert, rule_name: str) -> bool:
+        """Return whether the alert matches every matcher, whatever the time."""
+        if "alert" in self.matchers and self.matchers["alert"] not in (alert.pk, alert.told_with_id):
+            return False
+        if self.matchers.get("severity", alert.severity) != alert.severity:
+            return False
+        return self.matches_names({"source": alert.source, "queue": alert.subject, "rule": rule_name})
+
+    def matches_names(self, names: Mapping[str, str]) -> bool:
+        """Return whether each of these names matches the glob of its kind, if there is one."""
+        exact = self.matchers.get("exact", ())
+        return all(
+            self.matchers[kind] == text if kind in exact else matches(str(self.matchers[kind]), text)
+            for kind, text in names.items()
+            if kind in self.matchers
+        )
 
 
 class Runbook(models.Model):

@@ -27,6 +27,7 @@ from jobs_admin.models import (
     Replay,
     ReplayItem,
     Rule,
+    Silence,
     Source,
 )
 from jobs_admin.models.access import ADMIN, AUDITOR, ENGINE, OPERATOR, VIEWER, Viewer
@@ -122,6 +123,26 @@ def test_the_timeline_reports_all_of_it_in_order(outage):
     assert by_what["acknowledged"].who == "otto" and by_what["published"].why == "longer waits"
     assert by_what["done"].words == f"Replay #{outage.pk} done: 38 succeeded, 1 failed again"
     assert by_what["held"].who == "redrive" and by_what["back"].at == minute(60)
+
+
+def test_a_silence_of_its_alerts_is_in_the_timeline_and_one_of_others_is_not(outage):
+    def silence(start, end, ended_by="", **matchers):
+        return Silence.objects.create(
+            matchers=matchers, author="otto", comment="being fixed", starts_at=minute(start), ends_at=minute(end),
+            ended_by=ended_by,
+        )  # fmt: skip
+
+    silence(7, 30, "ann", source="shop", queue="e*")
+    silence(-600, 600, rule="e-mails die")  # begins before it and ends after it
+    silence(8, 30, alert=Alert.objects.get().pk, source="shop")
+    silence(9, 30, source="shop", queue="webhooks"), silence(9, 30, source="bank"), silence(9, 30, severity="critical")
+    number = Alert.objects.get().pk
+    assert [(one.at, one.words, one.who, one.why) for one in read_incident().timeline if one.kind == "silence"] == [
+        (minute(7), "Silence of queue e*, source shop started", "otto", "being fixed"),
+        (minute(8), f"Silence of alert {number}, source shop started", "otto", "being fixed"),
+        (minute(30), f"Silence of alert {number}, source shop ended", "", ""),
+        (minute(30), "Silence of queue e*, source shop ended", "ann", ""),
+    ]
 
 
 def test_counts_report_what_it_came_to(outage):
