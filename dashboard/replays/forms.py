@@ -100,7 +100,9 @@ class Pace(Refusing):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
-        if not cleaned.get("style") and "amount" in self.data:
+        if self.is_default:
+            cleaned["style"] = ""
+        elif not cleaned.get("style") and "amount" in self.data:
             cleaned["style"] = "steady"
         if cleaned.get("style") == "steady" and not cleaned.get("over"):
             cleaned["unit"] = cleaned.get("unit") or "rate"
@@ -119,6 +121,11 @@ class Pace(Refusing):
             )
             words = "jobs/s" if unit == "rate" else "seconds between jobs"
             self.add_error("amount", f"Give a number from {f'{least:.5f}'.rstrip('0')} to {most:,.0f} {words}.")
+
+    @property
+    def is_default(self) -> bool:
+        """Return whether style and rate are the default: not given, or shown and not chosen (`pace=default`)."""
+        return self.data.get("pace") == "default" or not {"style", "amount"} & self.data.keys()
 
     @property
     def document(self) -> dict[str, Any] | None:

@@ -1167,6 +1167,23 @@ def test_all_groups_none_or_the_recommended_ones_are_ticked_at_once(ann, shop):
     assert names != ["v1-key"] and len(names) == 1 and "Replay 5 jobs" in text
 
 
+def test_a_default_pace_follows_the_ticked_groups_and_a_chosen_one_stays(ann, shop):
+    dead(5, group=group("shop.PartnerDown", "down"), task="shop.deliver")
+    dead(12, group=group("KeyError", "'a'", fingerprint="v1-key"), task="shop.stock")
+    opened = ann.get(NEW, {"q": "state:dead"})
+    shown = {"step": "preview", "group": ["v1-key"], "style": "steady", "amount": "50", "unit": "rate"}
+
+    def style_of(answer):
+        return re.search(r'name="style" value="(\w+)" checked', " ".join(answer.text.split()))[
+            1
+        ], "data-default-pace" in answer.text
+
+    assert style_of(opened) == ("steady", True)
+    assert style_of(ann.post(NEW, carried(opened) | shown | {"pace": "default"})) == ("careful", True)
+    assert style_of(ann.post(NEW, carried(opened) | shown)) == ("steady", False), "as without scripts"
+    assert style_of(ann.get(NEW, {"q": "state:dead", "style": "at_once"})) == ("at_once", False)
+
+
 def test_many_groups_that_are_not_recommended_are_folded_under_one_line(ann, shop):
     dead(5, group=group("shop.PartnerDown", "down"), task="shop.deliver")
     for n in range(7):

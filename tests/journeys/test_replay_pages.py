@@ -233,6 +233,21 @@ def test_what_was_typed_stays_while_the_plan_is_worked_out_again(page):
     assert fields_under_the_bar(page) == {}
 
 
+def test_the_default_pace_follows_the_ticked_groups_until_a_pace_is_chosen(page):
+    page.goto("/replays/new/?q=task:shop.mailer.send_receipt state:dead")
+    steady, careful = page.get_by_role("radio", name="Steady"), page.get_by_role("radio", name="Careful")
+    permanent = page.locator("#groups li", has_text="permanent").filter(has_text="'email'").get_by_role("checkbox")
+    for style in (careful, steady):
+        page.get_by_role("button", name="None", exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("No jobs can be replayed")
+        expect(steady).to_be_checked()
+        permanent.check()
+        expect(page.get_by_role("heading", level=1)).to_contain_text("jobs to emails?")
+        expect(style).to_be_checked()
+        steady.check()
+        expect(page.locator("dl.pairs dd").first).to_have_text("50/s")
+
+
 def press_replay(part):
     """Replay the job shown in `part`, also where the page first warns that the job will probably fail again."""
     key = part.locator("[data-key=r]")

@@ -7,11 +7,15 @@
   const ready = () => { for (const button of all("[data-recalculate]")) button.hidden = true; };
   let waiting = 0;
   let isStarting = false;
+  // Until a person chooses a pace, it is the default for the selected groups.
+  const PACE = "[name=style], [name=amount], [name=unit]";
+  let isPaceChosen = false;
+  const hasDefaultPace = (list) => list.matches("[data-default-pace]") && !isPaceChosen;
   const recalculate = (list) => {
     clearTimeout(waiting);
     if (isStarting) return;
     waiting = setTimeout(() => {
-      window.htmx?.ajax("POST", list.getAttribute("action"), { source: list, target: "#preview", swap: "morph:outerHTML", values: { step: "preview" } })
+      window.htmx?.ajax("POST", list.getAttribute("action"), { source: list, target: "#preview", swap: "morph:outerHTML", values: { step: "preview", ...(hasDefaultPace(list) && { pace: "default" }) } })
         .catch(() => { /* aborted by a newer one, or the start */ });
     }, 250);
   };
@@ -40,6 +44,7 @@
   const asks = (event) => {
     const list = event.target.closest?.("[data-decide]");
     const isText = event.target.matches?.("textarea");
+    if (list && event.target.matches(PACE)) isPaceChosen = true;
     // Typing a rate selects the style with a constant rate.
     if (list && event.target.matches("[name=amount], [name=unit]")) find("[name=style][value=steady]", list).checked = true;
     if (list && event.target.matches("[data-pace]") && isText === (event.type === "change")) recalculate(list);
@@ -74,7 +79,7 @@
     const list = find("[data-decide]");
     typed = null;
     if (!list || event.detail.target?.id !== "preview" || event.detail.xhr.status !== 200) return;
-    typed = new Map(fields(list).map((field) => [key(field), [field.value, field.checked]]));
+    typed = new Map(fields(list).filter((field) => !hasDefaultPace(list) || !field.matches(PACE)).map((field) => [key(field), [field.value, field.checked]]));
   });
   // On afterSwap, not afterSettle, which would overwrite values typed in between.
   document.addEventListener("htmx:afterSwap", () => {
