@@ -33,8 +33,13 @@ _GOOD_FOR_S = 3_600  # what continues it
 @needs(VIEWER)
 def list_failures(request: HttpRequest, q: str = "", after: After = None, limit: Limit = 50) -> Any:
     """Return matching failures, latest first. Without `state:`, only dead, retrying, replaying and quarantined ones."""
-    page = failures.search(viewer_of(request), q, after=after, limit=limit)
-    by_breaker = in_force.find_searched(viewer_of(request), page.query)
+    viewer = viewer_of(request)
+    page = failures.search(viewer, q, after=after, limit=limit)
+    by_breaker = in_force.find_searched(viewer, page.query)
+    near: list[nearest.Near] = []
+    if not after:
+        by_name = nearest.find_by_names
+        near = by_name(viewer, page.query, page.count.number) if page.rows else nearest.near(viewer, page.query, q)
     return shapes.listed(
         page.rows,
         failure_shapes.failure,
@@ -48,9 +53,7 @@ def list_failures(request: HttpRequest, q: str = "", after: After = None, limit:
             *(f"{name} of {source}: {count:,} held" for (source, name), count in by_breaker.items()),
         ],
         searched=page.searched,
-        near=[]
-        if page.rows or after
-        else [failure_shapes.near(n) for n in nearest.near(viewer_of(request), page.query, q)],
+        near=[failure_shapes.near(one) for one in near],
     )
 
 

@@ -9,6 +9,7 @@ from jobs_admin.management.commands.token import create, revoke
 from jobs_admin.models import Attempt, AuditEvent, Group, Replay, ReplayItem, Traceback
 from tests.kit.failures import STARTED_AT, dead_emails
 from tests.kit.fleet import reports
+from tests.kit.searching import bury
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
@@ -109,6 +110,15 @@ def test_every_error_has_the_same_shape(call_api, method, path, body, status, co
     response = call_api(method, path, body)
     assert (response.status_code, response.json()["error"]["code"]) == (status, code)
     assert response.json()["error"]["message"] and response.headers["Cache-Control"] == "no-store"
+
+
+def test_a_word_of_few_errors_has_the_name_with_many_jobs_near_it(call_api):
+    bury(3, error_type="KeyError", message="no refund"), bury(7, task="shop.billing.refund")
+    found = call_api("GET", "failures", q="refund", limit=2).json()
+    assert found["count"] == 3
+    assert [(one["q"], one["count"]) for one in found["near"]] == [("task:shop.billing.refund", 7)]
+    assert call_api("GET", "failures", q="refund", limit=2, after=found["next"]).json()["near"] == []
+    assert call_api("GET", "failures", q="task:shop.billing.refund").json()["near"] == []
 
 
 def test_what_is_no_json_is_refused(client):

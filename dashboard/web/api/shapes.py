@@ -29,7 +29,7 @@ class Listed(Schema, Generic[T]):
     reading: str | None = None  # how `q` was read
     hints: list[str] = []
     searched: int | None = None  # only this many latest failures in scope were searched; null: all of them
-    near: list[NearItem] = []  # suggestions for a search of failures without results
+    near: list[NearItem] = []  # suggestions for a search of failures with no or few results, on its first page
 
 
 class ErrorBody(Schema):
