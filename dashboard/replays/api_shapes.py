@@ -37,7 +37,7 @@ class OutlookItem(Schema):
 
 
 class SimulationItem(Schema):
-    outlooks: list[OutlookItem]  # as planned, then with a tenth and with half of them failing again
+    outlooks: list[OutlookItem]  # as planned, then with a tenth and with half failing again, if that is 5 jobs or more
     assumptions: list[str]
 
 

@@ -130,6 +130,9 @@ def test_the_plan_shows_its_end_and_what_failures_would_change(ann, shop):
     assert "as soon as too many have failed. In this random run: " in half.words
     assert context["picture"].canary_x and context["picture"].future.count("V") > 20
     assert any("A job takes" in text for text in context["assumptions"])
+    dead(3, queue="emails")
+    (planned,) = ann.get(NEW, {"q": "queue:emails"}).context["endings"]
+    assert planned.title == "Duration"
 
 
 def test_the_picture_begins_low_and_rises_to_what_the_ramp_ends_at(ann, shop):

@@ -15,7 +15,7 @@ from random import Random
 from jobs_admin.core.figures import duration, small
 from jobs_admin.core.pacing.bucket import Bucket
 from jobs_admin.core.pacing.controller import CHECK_S, HELD, RUNNING, Controller, Seen, Verdict
-from jobs_admin.core.pacing.evidence import Evidence, Judged
+from jobs_admin.core.pacing.evidence import FEWEST, Evidence, Judged
 from jobs_admin.core.pacing.pace import Pace, settled
 
 # Rate of at_once if unknown: that of one sender on a small host (bench/results.md).
@@ -51,7 +51,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    outlooks: tuple[Outlook, ...]  # one per share in SHARES
+    outlooks: tuple[Outlook, ...]  # as planned, then for the other SHARES that are FEWEST jobs or more
     assumptions: tuple[str, ...]  # sentences to show with it
 
     @property
@@ -104,12 +104,15 @@ def simulate(
 ) -> Simulation:
     """Simulate the replay three times: with no failures, a tenth, and half of the jobs failing again.
 
+    A share that is fewer than FEWEST jobs allows no conclusion, and is omitted.
+
     `pace`: from `settled`. `runtime_s`: usual runtime of such jobs. `concurrency`: total of the workers; None: unknown.
     """
     bounds = tuple(limits)
     outlooks = tuple(
         outlook(jobs, pace, share, runtime_s=runtime_s, concurrency=concurrency, limits=bounds, seed=seed)
         for share in SHARES
+        if not share or share * jobs >= FEWEST
     )
     return Simulation(outlooks, _assumptions(pace, runtime_s, concurrency, limits))
 

@@ -44,6 +44,11 @@ def test_with_half_failing_again_it_is_held_after_a_few_and_with_a_tenth_it_goes
     assert tenth.held_because is None and tenth.sent == 45_000
 
 
+@pytest.mark.parametrize(("jobs", "shares"), [(1, [0]), (9, [0]), (10, [0, 0.5]), (49, [0, 0.5]), (50, [0, 0.1, 0.5])])
+def test_a_share_of_few_jobs_is_not_simulated(jobs, shares):
+    assert [one.failing for one in planned(jobs=jobs).outlooks] == shares
+
+
 def test_workers_that_cannot_keep_up_make_jobs_wait():
     seen = planned(pace={"rate": 100}, jobs=6_000, runtime_s=1.0, concurrency=50).as_planned
     assert seen.peak_per_second == pytest.approx(50, abs=2)
