@@ -62,6 +62,8 @@ class Choices:
     kinds: list[Kind]
     known: str  # all fingerprints, for the form; "" if there is no choice
     counted_over: int | None  # only this many latest jobs were counted; None: all
+    queue: str  # whether other jobs of the queue succeed, if it is the same for all groups
+    queue_since: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Choice:
     tenants: str
     failing: str  # failure rate of the last 5 minutes, as text; "" if failures have ended or are not counted
     kind: str  # name of its `Kind`
-    queue: str  # whether other jobs of its queue succeed
+    queue: str  # whether other jobs of its queue succeed; "" if `Choices` has it
     queue_since: datetime | None  # time of the latest success, if it is not now
     url: str
 
@@ -227,14 +229,16 @@ def choices(preview) -> Choices | None:
     """Return the groups; None if the preview has none. A single group is not a choice."""
     if not preview.choices:
         return None
+    queues = {_queue_words(one) for one in preview.choices}
+    queue, queue_since = queues.pop() if len(queues) == 1 and len(preview.choices) > 1 else ("", None)
     kinds = []
     for name, title in _KINDS:
-        rows = [_choice(one) for one in preview.choices if _kind_of(one) == name]
+        rows = [_choice(one, has_queue=not queue) for one in preview.choices if _kind_of(one) == name]
         rows.sort(key=lambda row: (-row.group.count, row.group.fingerprint))
         if rows:
             kinds.append(_kind(name, title, rows))
     known = ",".join(one.fingerprint for one in preview.choices) if len(preview.choices) > 1 else ""
-    return Choices(kinds, known, preview.choices_over)
+    return Choices(kinds, known, preview.choices_over, queue, queue_since)
 
 
 def _kind(name: str, title: str, rows: list[Choice]) -> Kind:
@@ -253,9 +257,9 @@ def _number_of(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
-def _choice(one: GroupChoice) -> Choice:
+def _choice(one: GroupChoice, *, has_queue: bool) -> Choice:
     least = "" if one.is_tenants_all else "at least "
-    queue, queue_since = _queue_words(one)
+    queue, queue_since = _queue_words(one) if has_queue else ("", None)
     return Choice(
         group=one,
         error=one.error_type,

@@ -158,7 +158,8 @@ def still_failing(groups: Sequence[int], sources: Collection[str], now: datetime
         return []
     a_minute = failed / rates.window_minutes(now)
     times = "once" if failed == 1 else f"{failed:,} times"
-    return [f"The error is still happening: {times} in {rates.WINDOW}, {figures.per_minute(a_minute)}."]
+    errors = "The error is" if len(groups) == 1 else "Some of these errors are"
+    return [f"{errors} still happening: {times} in {rates.WINDOW}, {figures.per_minute(a_minute)}."]
 
 
 def _too_fast(throughput: float | None, peak: float) -> list[str]:

@@ -272,10 +272,10 @@ def test_a_pace_that_cannot_be_is_refused_beside_its_field(ann, shop, amount):
 def test_a_scope_with_or_is_shown_with_its_parentheses(ann, shop):
     dead(2, error_type="shop.Timeout")
     requested = "queue:emails error:Timeout OR error:Refused"
-    assert 'Read as: queue emails · (error has "Timeout" or error has "Refused")' in text_of(
-        ann.get(NEW, {"q": requested})
-    )
-    assert "Read as:" not in text_of(ann.get(NEW, {"q": "queue:emails"}))
+    text = text_of(ann.get(NEW, {"q": requested}))
+    assert 'All matching queue emails · (error has "Timeout" or error has "Refused")' in text
+    assert requested not in text
+    assert "All matching queue:emails · change" in text_of(ann.get(NEW, {"q": "queue:emails"}))
 
 
 @pytest.mark.parametrize(
@@ -1224,6 +1224,10 @@ def test_a_row_shows_whom_a_group_hits_whether_it_still_fails_and_whether_its_qu
     # It is on, as few failures a minute say little about the dead jobs, but nothing recommends it.
     assert "Recommended 1 group, 2 jobs" in text and "Failing or failed again 1 group, 5 jobs" in text
     assert "1 of 2 groups is still failing: 1." in text and "Replay 7 jobs" in text
+    # A queue of all groups is named once.
+    dead(1, group=group("shop.Other", "x", fingerprint="v1-other", last_seen=now - timedelta(hours=8)))
+    text = text_of(ann.get(NEW, {"q": "queue:webhooks"}))
+    assert text.count("webhooks succeeding:") == 1 and "Some of these errors are still happening: 9 times" in text
 
 
 def test_the_groups_of_a_preview_cost_the_same_however_many_there_are(ann, shop, django_assert_max_num_queries):
