@@ -475,7 +475,7 @@ def test_jobs_of_one_group_that_would_fail_again_are_reviewed_first_as_its_previ
 
 def test_an_outage_that_ended_has_ended_on_every_screen_while_its_minutes_still_count(otto, watched, shop):
     minute, now = timezone.now().replace(second=0, microsecond=0), timezone.now()
-    down = group("PartnerDown", "down", last_seen=now - timedelta(seconds=100))
+    down = group("PartnerDown", "down", last_seen=now - timedelta(seconds=75))
     bury(5, group=down), bury(1, group=group("Gone", "away", last_seen=now - timedelta(hours=1)))
     GroupCounter.objects.create(group=down, at=minute - timedelta(minutes=2), failed=55)
     counters.add_queue_counts({("shop", "webhooks", minute - timedelta(minutes=2)): {"failed": 55}})

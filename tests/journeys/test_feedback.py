@@ -192,6 +192,8 @@ def test_each_live_page_shows_that_it_is_not_updated_and_recovers(page):
         if "/failures/" in address:
             page.locator("#views:not([hx-get])").wait_for()  # they come after the page
         page.context.set_offline(True)
+        # The answer to a request that is under way would change the text.
+        page.wait_for_function("!document.querySelector('[data-live].htmx-request')")
         before = page.locator("main").inner_text()
         refresh(page)
         banner.wait_for()

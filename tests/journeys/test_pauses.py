@@ -28,11 +28,11 @@ def test_a_queue_is_paused_and_resumed_and_its_jobs_wait_meanwhile(page, desk):
     expect(page.locator("#messages")).to_contain_text("Paused reports until")
     banner = page.locator(".banner", has_text="The partner is down")
     expect(banner).to_contain_text("Paused by")
-    desk.wait_until(lambda: desk.get("pauses")["items"][0]["workers"]["in_force"], "the workers obey", within_s=30)
+    desk.wait_until(lambda: desk.get("pauses")["items"][0]["workers"]["in_force"], "the workers obey", within_s=90)
     page.reload()
     expect(banner).to_contain_text("In force in ")
     desk.send("shop.reporting.read_scan", "reports", tenant="pause-journey", scan=1, pages=1)
-    desk.wait_until(lambda: waiting(desk) >= 1, "the job is seen to wait", within_s=60)
+    desk.wait_until(lambda: waiting(desk) >= 1, "the job is seen to wait", within_s=90)
     for name, size in SIZES.items():
         page.set_viewport_size(size)
         assert faults(page, f"paused queue {name}") == []
@@ -49,6 +49,6 @@ def test_a_queue_is_paused_and_resumed_and_its_jobs_wait_meanwhile(page, desk):
     banner.get_by_role("button", name="Resume").click()
     expect(page.locator("#messages")).to_contain_text("Resumed reports.")
     expect(banner).to_have_count(0)
-    desk.wait_until(lambda: waiting(desk) == 0, "the job has started", within_s=60)
+    desk.wait_until(lambda: waiting(desk) == 0, "the job has started", within_s=90)
     (ended,) = desk.get("pauses", ended="true")["items"]
     assert ended["resumed_by"] and desk.get("pauses")["count"] == 0
