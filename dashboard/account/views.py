@@ -7,7 +7,9 @@ from collections.abc import Callable
 from functools import wraps
 
 from cryptography.fernet import InvalidToken
-from django.contrib.auth import authenticate
+from django.contrib.auth import BACKEND_SESSION_KEY, authenticate
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -128,6 +130,28 @@ def renew_recovery_codes(request: HttpRequest) -> HttpResponse:
 @require_POST
 @can(USER)
 @_of_own_login
+def change_password(request: HttpRequest) -> HttpResponse:
+    """Set a new password after checking the current one; end the person's other sessions."""
+    refusal = _check_password(request)
+    if refusal is not None:
+        return refusal
+    user, new = request.user, request.POST.get("new_password", "")
+    if new != request.POST.get("repeated", ""):
+        return _refuse(request, "The two new passwords differ. Nothing was changed.")
+    try:
+        validate_password(new, user)
+    except ValidationError as refused:
+        return _refuse(request, f"{' '.join(refused.messages)} Nothing was changed.")
+    backend = request.session[BACKEND_SESSION_KEY]
+    sign_ins.change_password(request.viewer, user, new)
+    second_step.finish(request, user, backend)
+    add_toast(request, "Your password is changed. Your other sessions have ended.")
+    return go(request, reverse("redrive:account"))
+
+
+@require_POST
+@can(USER)
+@_of_own_login
 def end_sessions(request: HttpRequest) -> HttpResponse:
     """End one session of the person, or all but this one."""
     chosen = request.POST.get("session", "")
@@ -141,7 +165,7 @@ def _check_password(request: HttpRequest) -> HttpResponse | None:
     """Return the refusal of the password; None if it is correct. django-axes counts, and may respond instead."""
     user = request.user
     if not (user.has_usable_password() and config.takes_passwords()):
-        return _refuse(request, "Your account has no password. Your sign-in provider decides on a second factor.")
+        return _refuse(request, "Your account has no password here. Nothing was changed.")
     found = authenticate(request, username=user.get_username(), password=request.POST.get("password", ""))
     return (
         None if found is not None and found.pk == user.pk else _refuse(request, "Wrong password. Nothing was changed.")

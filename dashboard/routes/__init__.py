@@ -190,6 +190,7 @@ _patterns = [
     path("account/second-factor/start/", account.start, name="second-factor-start"),
     path("account/second-factor/remove/", account.remove, name="second-factor-remove"),
     path("account/recovery-codes/", account.renew_recovery_codes, name="recovery-codes"),
+    path("account/password/", account.change_password, name="password-change"),
     path("account/sessions/end/", account.end_sessions, name="session-end"),
     path("connect/", sources.connect, name="connect"),
     path("sources/", sources.index, name="source-list"),

@@ -45,6 +45,15 @@ def end(viewer: Viewer, user: Any, pk: int | None = None, *, but: str = "") -> i
     return ended
 
 
+def change_password(viewer: Viewer, user: Any, password: str) -> None:
+    """Set the password, which was checked, and end all sessions of the person."""
+    with transaction.atomic():
+        user.set_password(password)
+        user.save(update_fields=["password"])
+        _delete(user)
+        audit.record(viewer, "password.change", f"user:{user.get_username()}")
+
+
 def drop(user: Any) -> None:
     """End all sessions of the person, within an act that is itself recorded."""
     _delete(user)

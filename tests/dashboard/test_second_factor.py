@@ -471,6 +471,25 @@ def test_a_person_sees_and_ends_their_sessions_and_no_one_elses(client, ann, key
     assert acts() == [("session.end", "user:ann", True)] * 2
 
 
+def test_a_person_changes_their_password_and_stays_logged_in_here_only(client, ann, keys):
+    here, phone = client, Client()
+    log_in(here), log_in(phone)
+    new = "four green bottles"
+    given = {"password": PASSWORD, "new_password": new, "repeated": new}
+    for wrong, why in (
+        ({"password": "x"}, "Wrong password."),
+        ({"repeated": "four"}, "The two new passwords differ."),
+        ({"new_password": "short", "repeated": "short"}, "This password is too short."),
+    ):
+        answer = here.post("/account/password/", given | wrong, follow=True)
+        assert why in answer.content.decode() and "Nothing was changed." in answer.content.decode()
+        assert User.objects.get(username="ann").check_password(PASSWORD) and acts() == []
+    page = here.post("/account/password/", given, follow=True).content.decode()
+    assert "Your password is changed." in page and page.count("This session") == 1
+    assert User.objects.get(username="ann").check_password(new)
+    assert is_in(here) and not is_in(phone) and acts() == [("password.change", "user:ann", True)]
+
+
 def test_a_session_that_got_another_key_is_listed_again_and_ended_ones_go(client, ann):
     log_in(client)
     session = client.session
