@@ -26,7 +26,7 @@ from django.db.models import Q
 
 from jobs_admin import config
 from jobs_admin.core.text import list_some, terminal_line
-from jobs_admin.db import abilities, statements
+from jobs_admin.db import statements
 from jobs_admin.fleet import heartbeats
 from jobs_admin.fleet.heartbeats import SampledWorkers
 from jobs_admin.models import Failure, FailureCount, Payload, Replay, ReplayItem, Source
@@ -202,8 +202,6 @@ def _sources(places: dict[str, tuple[set[str], set[str]]]) -> Iterator[Obstacle]
             code, why = "unreachable", "cannot be reached"
         elif source in closed:
             code, why = "read_only", f"is read-only: {closed[source]}"
-        elif missing := abilities.missing_ability(source, "replay"):
-            code, why = "read_only", f"is read-only: {missing}"
         if code:
             yield Obstacle(
                 code,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
 
 MOST = 200  # members per object
@@ -37,6 +39,16 @@ def members(text: str) -> dict[str, str] | None:
         elif not text.startswith("}", at):
             raise ValueError("no end")
     return found
+
+
+def write(value: object) -> str:
+    """Return a value as JSON text, as for `join_members`."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def join_members(parts: Mapping[str, str]) -> str:
+    """Return the JSON object with these members."""
+    return "{" + ",".join(f"{write(name)}:{text}" for name, text in parts.items()) + "}"
 
 
 def _past_space(text: str, at: int) -> int:

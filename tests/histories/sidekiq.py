@@ -11,7 +11,6 @@ from pathlib import Path
 
 import redis
 
-from tests.histories import desk
 from tests.histories.desk import JobKey
 from tests.histories.kit import Divergence, act
 from tests.histories.source import ShopWorld
@@ -31,7 +30,7 @@ class Job:
     planned: str = ""  # end of its next execution
     states: tuple[str, ...] = ()  # on the desk; () where the desk has never heard of it
     run: int = 1
-    attempts: int = 0  # of the current run
+    attempts: int | None = 0  # of the current run
     is_new: bool = False  # its latest failure has not been read
     was_read_dead: bool = False  # a death of this run has been read
     was_brought_back: bool = False  # from its latest death, and has not been read since
@@ -215,7 +214,7 @@ class Sidekiq(ShopWorld):
             if job.place in ("dead", "retry"):
                 if job.is_new and job.was_brought_back and job.was_read_dead:
                     job.run, job.attempts, job.was_read_dead = job.run + 1, 0, False
-                job.attempts = max(job.attempts, job.count)
+                job.attempts = max(job.attempts or 0, job.count)
                 job.was_read_dead |= job.place == "dead"
                 job.is_new = job.was_brought_back = False
             if job.place == "queue" and job.states == ("dead",):
@@ -223,7 +222,7 @@ class Sidekiq(ShopWorld):
 
     def read_reports(self) -> None:
         """Retries are met in turn only: that one is gone shows after some rounds, in each of which all are checked."""
-        from jobs_admin import config
+        from jobs_admin import config, replays
         from jobs_admin.retries import pulling, rechecking
 
         super().read_reports()
@@ -234,34 +233,30 @@ class Sidekiq(ShopWorld):
             while reading.retries._round < rounds or checked < checks:
                 pulling.pull(self.source, "histories:1")
                 checked += 1
+        replays.settle()  # Sidekiq reports no success: what was sent is gone from the desk, unless it fails again
 
-    @act()
-    def replay(self, rng: random.Random) -> None:
-        """Nothing is sent, and the reason is reported."""
-        from jobs_admin import replays
-        from jobs_admin.core.refused import Refused
+    def before_replay(self, jobs: list[Job], outcomes: list[str]) -> None:
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            job.planned = "ok" if outcome == "ok" else "fail"
+        self.shop.do(*(["plan", job.id, [job.planned]] for job in jobs))
 
+    def note_sent(self, jobs: list[Job], outcomes: list[str]) -> None:
+        for job in jobs:
+            job.run, job.count, job.attempts = job.run + 1, job.count - 1, None
+            job.place, job.states = "queue", ("gone",)
+            job.is_new = job.was_read_dead = job.was_brought_back = False
+        for queue in self.queues:
+            waiting = [json.loads(one)["jid"] for one in self.client.lrange(f"queue:{queue}", 0, -1)]
+            must = [job.id for job in self.jobs if job.queue == queue and job.place == "queue"]
+            if sorted(waiting) != sorted(must):
+                raise Divergence(f"{queue} has {sorted(waiting)} after a replay, expected {sorted(must)}")
+        self.work_or_wait(self.havoc, jobs)
+
+    def settle(self, replay) -> None:
         self.read()
-        if jobs := self.some(rng, self.is_replayable, most=self.bound + 1):
-            pace, before = {"style": "at_once"}, self.client.dump("dead")
-            try:
-                replays.draft(desk.operator(), selection=self.ids(jobs), pace=pace, reason="the partner is back")
-            except Refused as refused:
-                if "Nothing can be sent to shop" not in str(refused):
-                    raise
-            else:
-                raise Divergence("A replay to a source that is only read can be started.")
-            if self.client.dump("dead") != before:
-                raise Divergence("A refused replay changed the dead set.")
 
-    @act(weight=2)
-    def restore(self, rng: random.Random) -> None:
-        from jobs_admin.failures import triage
-
-        if jobs := self.some(rng, lambda job: job.states == ("discarded",)):
-            triage.restore(desk.operator(), selection=self.ids(jobs))
-            for job in jobs:
-                job.states = ("dead",) if job.place else ("gone",)
+    def removed_by_us(self, job: Job) -> None:
+        job.place = ""
 
     def check(self) -> None:
         super().check()

@@ -12,7 +12,7 @@ import redis
 
 from dashboard.setup.engine import Engine
 from jobs_admin import config, replays
-from jobs_admin.core.refused import Refused
+from jobs_admin.failures import triage
 from jobs_admin.models import Attempt, Failure
 from jobs_admin.retries import pulling, rechecking
 from tests.kit import shops
@@ -67,7 +67,7 @@ class TestADesk:
         return Counter(json.loads(one)["jid"] for of in ("dead", "retry") for one in self.client.zrange(of, 0, -1))
 
     @pytest.mark.long("Real processes of Sidekiq are started and killed.")
-    def test_failures_are_filed_once_while_processes_are_killed_and_nothing_is_sent(self):
+    def test_failures_are_filed_once_while_processes_are_killed_and_dead_ones_are_sent_once(self):
         self.client.set("broken", "fail")
         ids: list[str] = []
         for queue in QUEUES:
@@ -93,10 +93,53 @@ class TestADesk:
         assert {(state, error) for _, _, state, error in rows} == {("dead", "PartnerDown"), ("retrying", "PartnerDown")}
         assert {queue for _, queue, *_ in rows} == set(QUEUES)
         assert Failure.objects.filter(state="dead").count() == self.client.zcard("dead")
-        before = {of: self.client.dump(of) for of in ("dead", "retry")}
-        with pytest.raises(Refused, match="Nothing can be sent to rails"):
-            replays.start(ANN, replays.draft(ANN, query="state:dead", pace={"style": "at_once"}, reason="a test"))
-        assert {of: self.client.dump(of) for of in before} == before and waiting() == 0
+        self.replay_all_dead()
+
+    def replay_all_dead(self):
+        """Each is sent and runs once."""
+        dead = {json.loads(one)["jid"] for one in self.client.zrange("dead", 0, -1)}
+        self.client.delete("ran")
+        self.client.set("broken", "ok")
+        replay = replays.draft(ANN, query="state:dead", pace={"style": "at_once"}, reason="a test")
+        replays.start(ANN, replay)
+
+        def count_sent():
+            replays.create_items()
+            replays.send("one")
+            replay.refresh_from_db()
+            return replay.sent
+
+        wait_until(lambda: count_sent() >= len(dead), progress=count_sent)
+        assert not self.client.exists("dead")
+        self.start()
+        wait_until(lambda: self.ran() >= len(dead), progress=self.ran)
+        self.processes[-1].terminate()
+        self.processes[-1].wait(90)
+        assert Counter(one.decode() for one in self.client.lrange("ran", 0, -1)) == dict.fromkeys(dead, 1)
+        self.pull()
+        replays.settle()
+        assert not Failure.objects.filter(state="dead").exists()
+        assert set(Failure.objects.filter(state="gone").values_list("job_id", flat=True)) == dead
+
+    def test_a_discarded_job_is_removed_there_and_can_be_restored_and_sent(self):
+        self.client.set("broken", "fail")
+        ids = self.shop.do(["add", "emails", [{"args": [n]} for n in range(2)]], ["work", "emails"])[0]
+        self.pull()
+        pk = Failure.objects.values_list("pk", flat=True).get(job_id=ids[0])
+        triage.discard(ANN, selection=[pk], reason="not wanted")
+        wait_until(lambda: self.stored() == {ids[1]: 1}, meanwhile=self.pull)
+        triage.restore(ANN, selection=[pk])
+        self.pull()
+        assert Failure.objects.filter(state="dead").count() == 2
+        self.client.delete("ran")
+        self.client.set("broken", "ok")
+        replay = replays.draft(ANN, selection=[pk], pace={"style": "at_once"}, reason="a test")
+        replays.start(ANN, replay)
+        wait_until(
+            lambda: self.client.llen("queue:emails"), meanwhile=lambda: (replays.create_items(), replays.send("one"))
+        )
+        self.shop.do(["work", "emails"])
+        assert self.client.lrange("ran", 0, -1) == [ids[0].encode()]
 
     def test_a_job_that_is_retried_in_sidekiq_is_gone_and_dead_again_as_another_run(self):
         self.client.set("broken", "fail")

@@ -155,8 +155,6 @@ class PulledContract:
     # Sending
 
     def test_one_is_replayed_and_its_good_end_comes_home(self, source):
-        if not source.can.replay:
-            return
         self.bury(2)
         reports, after = read(source)
         assert source.send("r", [self.outgoing_message(reports[0], 7)]) == {7: "sent"}
@@ -183,20 +181,7 @@ class PulledContract:
         (dead,) = {name(one): one for one in again if one.kind == "exception"}.values()
         assert dead.lineage.run == 2 and dead.lineage.job_id == reports[0].job_id and dead.attempt == self.attempts
 
-    def test_a_source_that_is_only_read_sends_and_removes_nothing(self, source):
-        if source.can.replay:
-            return
-        self.bury(1)
-        (report,), _ = read(source)
-        for act in (lambda: source.send("r", [self.outgoing_message(report, 1)]), lambda: source.remove([ref(report)])):
-            with pytest.raises(SourceRefused, match="Nothing was changed"):
-                act()
-        assert source.was_sent("r", [1]) == set() and self.waiting(self.queue) == []
-        assert [one.source_dead for one in source.depths()] == [1]
-
     def test_in_bulk_each_token_goes_once_whoever_sends_it(self, source):
-        if not source.can.replay:
-            return
         self.bury(30)
         reports, _ = read(source)
         messages = [self.outgoing_message(one, n) for n, one in enumerate(reports)]
@@ -240,8 +225,6 @@ class PulledContract:
         raise NotImplementedError
 
     def test_a_message_that_is_none_leaves_the_complete_batch_unsent(self, source):
-        if not source.can.replay:
-            return
         self.bury(1)
         (report,), _ = read(source)
         with pytest.raises(SourceRefused) as refused:
@@ -270,8 +253,6 @@ class PulledContract:
         self.revive(ref(reports[0]))
         _, after = read(source, after)
         assert set(source.check_jobs([ref(one) for one in reports]).gone) == {ref(reports[0])}
-        if not source.can.replay:
-            return
         with pytest.raises(SourceRefused) as refused:
             source.send("r", [self.outgoing_message(reports[0], 1), self.outgoing_message(reports[1], 2)])
         assert refused.value.tokens == {1} and source.was_sent("r", [1, 2]) == set()
@@ -347,8 +328,7 @@ class PulledContract:
         self.is_away(lambda: source.depths())
         self.is_away(lambda: source.dead_letters(after))
         self.is_away(lambda: source.check_jobs([ref(report)]))
-        if source.can.replay:
-            self.is_away(lambda: source.send("r", [self.outgoing_message(report, 1)]))
+        self.is_away(lambda: source.send("r", [self.outgoing_message(report, 1)]))
         assert time.monotonic() - began < 30
 
     def is_away(self, action):

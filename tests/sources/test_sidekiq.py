@@ -14,7 +14,7 @@ import redis
 from dashboard.setup.engine import Engine, free_port
 from jobs_admin.core.display import TRACE_HEAD, TRACE_TAIL
 from jobs_admin.sources import connect, death_reading
-from jobs_admin.sources.base import READ_ONLY, Ref, SourceRefused
+from jobs_admin.sources.base import READ_ONLY, Ref, SourceRefused, SourceUnreachable
 from jobs_admin.sources.sidekiq import retries, wire
 from jobs_admin.sources.sidekiq.message import Job
 from tests.kit import shops
@@ -245,7 +245,9 @@ class TestReports(Sidekiq):
             assert [(one.source_dead, one.delayed) for one in reader.depths()] == [(1, 1)]
             refs = [ref(one, "dead" if one.kind == "exception" else "retrying") for one in reports]
             assert reader.check_jobs(refs).gone == {} and reader.workers() == {}
-            assert [one.id for one in reader.findings()] == ["settings-unknown"]
+            assert [one.id for one in reader.findings()] == [READ_ONLY, "settings-unknown"]
+            with pytest.raises(SourceRefused, match="may not write"):
+                reader.remove(refs)
             assert not self.client.keys("redrive:*")
         finally:
             self.client.acl_deluser("reader")
@@ -357,6 +359,120 @@ class TestRetries(Sidekiq):
             monkeypatch.setattr(death_reading, "_PAGE", size)
             reports, _ = read(self.another())
             assert sorted(one.job_id for one in reports) == sorted(f"{kind}{n}" for n in range(20) for kind in "rd")
+
+
+class TestSending(Sidekiq):
+    outgoing_message = PulledContract.outgoing_message
+
+    def next_id(self, report):
+        return report.job_id
+
+    def test_a_job_is_pushed_as_sidekiq_itself_retries_it(self, source):
+        number = "12345678901234567890.1234567890123456789"
+        for n, of in enumerate(("ours", "theirs")):
+            text = json.dumps(self.job(of, retry=3, retry_count=3, tags=["é"], backtrace=5, args=[1])).replace(
+                "[1]", f"[{number}]"
+            )
+            self.store(time.time() - 9 + n, text.encode())
+        reports, _ = read(source)
+        (ours,) = [one for one in reports if one.job_id == "ours"]
+        assert source.send("r", [self.outgoing_message(ours)]) == {1: "sent"}
+        self.shop.do(["requeue", "theirs"])
+        theirs, sent = self.client.lrange(f"queue:{self.queue}", 0, -1)
+        assert number.encode() in sent
+        fields, expected = json.loads(sent), json.loads(theirs)
+        assert fields.pop("redrive")["run"] == 2 and abs(fields.pop("enqueued_at") - expected.pop("enqueued_at")) < 60
+        assert fields == expected | {"jid": "ours"} | {n: fields[n] for n in ("created_at", "failed_at")}
+        assert fields["retry_count"] == 2 and self.client.smembers("queues") == {self.queue.encode()}
+        assert not self.client.exists("dead")
+
+    def test_times_of_sidekiq_8_are_milliseconds(self, source):
+        self.store(time.time(), self.job("a", created_at=int(time.time() * 1000)))
+        ((report,), _) = read(source)
+        source.send("r", [self.outgoing_message(report)])
+        at = json.loads(self.client.lrange(f"queue:{self.queue}", 0, -1)[0])["enqueued_at"]
+        assert isinstance(at, int) and abs(at / 1000 - time.time()) < 60
+
+    def test_one_that_fails_again_is_the_run_that_was_sent_until_others_bring_it_back(self, source):
+        (job_id,) = self.add({"args": [1], "retry": 1})
+        self.shop.do(["kill", job_id])
+        ((report,), after) = read(source)
+        source.send("r", [self.outgoing_message(report, 7)])
+        self.fail_again(self.queue)
+        ((again,), after) = read_until(source, lambda found: found, after)
+        assert (again.kind, again.attempt, again.lineage.run, again.lineage.item) == ("retry", 1, 2, 7)
+        self.shop.do(["due"], ["work", self.queue])
+        ((dead,), after) = read(source, after)
+        assert (dead.kind, dead.attempt, dead.lineage.run) == ("exception", 2, 2)
+        assert [one.lineage.run for one in read(self.another())[0]] == [2]
+        self.shop.do(["requeue", job_id])
+        self.fail_again(self.queue)
+        ((theirs,), after) = read(source, after)
+        assert theirs.lineage is None and theirs.made_at == dead.at
+
+    def test_an_absent_job_is_restored_only_if_it_cannot_have_run(self):
+        source = self.another(dead_max_jobs=10)
+        for n in range(10):
+            self.store(time.time() - 50 + n, self.job(f"d{n}"))
+        reports, after = read(source)
+        self.client.zremrangebyrank("dead", 0, 0)  # as Sidekiq drops the oldest
+        source.check_jobs([ref(one) for one in reports])
+        with pytest.raises(SourceRefused, match="Sidekiq dropped it") as refused:
+            source.send("r", [self.outgoing_message(reports[0])])
+        assert refused.value.tokens == {1} and self.waiting(self.queue) == []
+        assert source.remove([ref(reports[5])]) == {ref(reports[5])}
+        assert (
+            source.check_jobs([Ref(reports[5].queue, reports[5].job_id, "dead", reports[5].at, was_removed=True)]).gone
+            == {}
+        )
+        with pytest.raises(SourceRefused, match="someone else"):
+            source.send("r", [self.outgoing_message(reports[5])])
+        assert source.send("r", [self.outgoing_message(reports[5], was_removed=True)]) == {1: "sent"}
+        assert self.waiting(self.queue) == ["d5"]
+        self.lose_everything()
+        read(source, after)
+        assert source.send("r", [self.outgoing_message(reports[7], 2)]) == {2: "sent"}
+        assert self.waiting(self.queue) == ["d7"]
+
+    def test_a_dead_job_is_on_its_queue_or_still_dead_whatever_the_server_refuses(self, source):
+        self.bury(2)
+        reports, _ = read(source)
+        messages = [self.outgoing_message(one, n) for n, one in enumerate(reports)]
+        no_push = ["+@all", "~redrive:*", "%R~*", "~dead", "~queues"]
+        for rights in (no_push, ["+@all", "~*", "-zrem"]):
+            self.client.acl_setuser("limited", enabled=True, nopass=True, reset=True)
+            self.client.execute_command("ACL", "SETUSER", "limited", *rights)
+            limited = connect("shop", "sidekiq", self.shop.url.replace("//", "//limited:x@"))
+            self.made.append(limited)
+            assert [one.id for one in limited.findings()][:1] == ([READ_ONLY] if "-zrem" in rights else [])
+            with pytest.raises((SourceUnreachable, SourceRefused)):
+                limited.send("r", messages)
+            assert self.client.zcard("dead") == 2 and not self.waiting(self.queue) and not source.was_sent("r", [0, 1])
+        self.client.acl_deluser("limited")
+        self.client.set(f"queue:{self.queue}", "x")
+        with pytest.raises(SourceRefused, match="type that Sidekiq gives it"):
+            source.send("r", messages)
+        self.client.delete(f"queue:{self.queue}")
+        assert source.send("r", messages) == dict.fromkeys((0, 1), "sent")
+        assert source.send("r", messages) == dict.fromkeys((0, 1), "already") and len(self.waiting(self.queue)) == 2
+
+    def test_what_was_withheld_is_never_sent(self, source):
+        self.bury(2)
+        reports, _ = read(source)
+        source.epoch("r")
+        assert source.withhold("r", [0]) == set()
+        messages = [self.outgoing_message(one, n) for n, one in enumerate(reports)]
+        assert source.send("r", messages) == {0: "recalled", 1: "sent"}
+        assert self.client.zcard("dead") == 1 and len(self.waiting(self.queue)) == 1
+
+    def test_only_the_discarded_one_of_a_moment_is_removed(self, source):
+        now = time.time()
+        for n in range(5):
+            self.store(now, self.job(f"d{n}"))
+        reports, _ = read(source)
+        wanted = [ref(one) for one in reports if one.job_id in ("d1", "d3")]
+        assert source.remove([*wanted, Ref(self.queue, "unknown", "dead", now)]) == set(wanted)
+        assert sorted(json.loads(one)["jid"] for one in self.client.zrange("dead", 0, -1)) == ["d0", "d2", "d4"]
 
 
 class TestBounds(Sidekiq):

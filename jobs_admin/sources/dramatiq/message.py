@@ -14,7 +14,7 @@ from jobs_admin.core import untrusted
 from jobs_admin.core.envelope import Lineage
 from jobs_admin.core.text import representable
 from jobs_admin.sources.base import SourceRefused
-from jobs_admin.sources.json_members import MOST, members
+from jobs_admin.sources.json_members import MOST, join_members, members, write
 
 FIELDS = frozenset(
     ("queue_name", "actor_name", "args", "kwargs", "options", "message_id", "message_timestamp")
@@ -141,21 +141,13 @@ def rewritten(
         options.pop(name, None)
     if retries:
         options["retries"] = str(retries)
-    options |= {"redis_message_id": _write(redis_id), "redrive": _write(lineage)}
-    fields |= {"queue_name": _write(queue), "message_id": _write(message_id), "options": _join(options)}
+    options |= {"redis_message_id": write(redis_id), "redrive": write(lineage)}
+    fields |= {"queue_name": write(queue), "message_id": write(message_id), "options": join_members(options)}
     if args is not None:
-        fields["args"] = _write(args)
+        fields["args"] = write(args)
     if kwargs is not None:
-        fields["kwargs"] = _write(kwargs)
-    return _join(fields).encode("utf-8", "surrogateescape")
-
-
-def _write(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _join(parts: Mapping[str, str]) -> str:
-    return "{" + ",".join(f"{_write(name)}:{text}" for name, text in parts.items()) + "}"
+        fields["kwargs"] = write(kwargs)
+    return join_members(fields).encode("utf-8", "surrogateescape")
 
 
 def _parts(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Sidekiq, read only."""
+"""Sidekiq."""
 
 from __future__ import annotations
 

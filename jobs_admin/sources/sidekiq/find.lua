@@ -1,5 +1,5 @@
 -- Find jobs of a sorted set.
--- ARGV[1] the set, then score and id of each job
+-- ARGV[1] the set, ARGV[2] whether those found are removed (1), then score and id of each job
 -- Returns the size of the set, its least score ('' if it is empty), then for each job 1 if it is there, 0 if not, 2 if
 -- unknown.
 local MOST = 20 -- jobs with one score
@@ -18,11 +18,14 @@ local function compare(job, id)
   return type(read) == 'table' and read.jid == id and 1 or 0
 end
 
-for n = 2, #ARGV, 2 do
+for n = 3, #ARGV, 2 do
   local same = redis.call('ZRANGEBYSCORE', set, ARGV[n], ARGV[n], 'LIMIT', 0, MOST)
   local answer = #same == MOST and 2 or 0
   for _, job in ipairs(same) do
     local found = compare(job, ARGV[n + 1])
+    if found == 1 and ARGV[2] == '1' then
+      redis.call('ZREM', set, job)
+    end
     answer = (found == 1 or answer == 1) and 1 or math.max(found, answer)
   end
   answers[#answers + 1] = answer

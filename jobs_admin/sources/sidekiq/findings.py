@@ -12,7 +12,7 @@ _SOON_S = 7 * 86_400.0
 
 def collect_findings(wire: Wire) -> list[Finding]:
     return [
-        *read_only_findings(wire.why_unknown()),
+        *read_only_findings(wire.why_read_only()),
         *unread_findings(wire.queues(), wire.unread),  # `queues` counts them
         *_dropped_soon(wire),
         *memory_findings(wire.client, "Sidekiq"),
@@ -34,7 +34,7 @@ def _dropped_soon(wire: Wire) -> list[Finding]:
                 "warning",
                 f"The dead set has {size:,} jobs. Sidekiq drops the oldest ones above {wire.dead_max_jobs:,} "
                 "(dead_max_jobs).",
-                "Retry or delete dead jobs in Sidekiq, or set a higher dead_max_jobs there and in this source.",
+                "Replay or discard dead jobs, or set a higher dead_max_jobs there and in this source.",
             )
         )
     if expiring:
@@ -43,7 +43,7 @@ def _dropped_soon(wire: Wire) -> list[Finding]:
                 "dead-jobs-dropped-soon",
                 "info",
                 f"Dead jobs that Sidekiq drops within a week (dead_timeout_in_seconds): {expiring:,}.",
-                "Retry them in Sidekiq before then, or set a longer dead_timeout_in_seconds there and in this source.",
+                "Replay them before then, or set a longer dead_timeout_in_seconds there and in this source.",
             )
         )
     return found

@@ -33,8 +33,28 @@ def _check_dead(wire: Wire, refs: Sequence[Ref], changes: JobChanges) -> None:
     since, now = wire.mark.complete_since(), now_ms(wire.client) / 1000
     dropped_before = wire.dropped_before(dead)
     for (ref, at), answer in zip(known, dead.answers, strict=True):
-        if answer == 0 and at > dropped_before and is_evidence(since, at, at + wire.dead_timeout_s, now):
+        if (
+            answer == 0
+            and not ref.was_removed
+            and at > dropped_before
+            and is_evidence(since, at, at + wire.dead_timeout_s, now)
+        ):
             changes.gone[ref] = _GONE
+
+
+def why_not_absent(wire: Wire, died: Sequence[float]) -> list[str]:
+    """Return why jobs that died at these times are not restored if they are absent; "" for one that may be, because all
+    data was lost after it died.
+    """
+    since, now = wire.mark.complete_since(), now_ms(wire.client) / 1000
+    dropped_before = wire.dropped_before(wire.find("dead", []))
+    found = []
+    for at in died:
+        if at > dropped_before and is_evidence(since, at, at + wire.dead_timeout_s, now):
+            found.append("removed")
+        else:
+            found.append("" if since is None or since > at * 1000 else "unseen")
+    return found
 
 
 def _check_retrying(wire: Wire, retries: Retries, refs: Sequence[Ref], changes: JobChanges) -> None:

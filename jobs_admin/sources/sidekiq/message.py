@@ -11,12 +11,17 @@ from typing import Any
 
 from jobs_admin.core import untrusted
 from jobs_admin.core.display import TRACE_HEAD, TRACE_TAIL
+from jobs_admin.core.envelope import Lineage
 from jobs_admin.core.text import representable
+from jobs_admin.sources.base import SourceRefused
+from jobs_admin.sources.json_members import MOST, join_members, members, write
 
 _LONGEST_NAME = 200  # of a job and of a queue, as the desk stores them
 _DIGEST = "sha256-"
 _LONGEST_TRACE = TRACE_HEAD + TRACE_TAIL  # bytes that are decompressed; more are not shown
 LATEST_S = 32_503_680_000.0  # the year 3000; Sidekiq 8 writes milliseconds, Sidekiq 5 to 7 seconds
+_OURS, _REPLAYED = "redrive", "died_at"  # member of a sent job: its lineage, with the death that the replay ended
+_NOT_JSON = "This entry is not a job of Sidekiq's. Nothing was sent."
 _WRAPPER = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
 
 
@@ -85,6 +90,17 @@ class Job:
     def made_at(self) -> float | None:
         return self._seconds("created_at")
 
+    def lineage(self, died_before: float | None) -> Lineage | None:
+        """Return the lineage of the run that a replay sent; None if someone brought the job back since.
+
+        `died_before`: its latest death before this failure.
+        """
+        header = self.fields.get(_OURS)
+        replayed = untrusted.number(header.get(_REPLAYED)) if isinstance(header, dict) else None
+        if replayed is None or (died_before is not None and died_before > replayed):
+            return None
+        return Lineage.of_message(header, self.id)
+
     @property
     def error(self) -> tuple[str, str]:
         return self._text("error_class"), self._text("error_message")
@@ -112,6 +128,33 @@ class Job:
             return None
         at = at / 1000 if at >= LATEST_S else at
         return at if at < LATEST_S else None
+
+
+def read_known(raw: bytes) -> Job:
+    """Parse a job that can be sent. Raises SourceRefused for any other."""
+    job = Job.read(raw)
+    if not job.fields:
+        raise SourceRefused(_NOT_JSON)
+    if not (job.queue and is_jid(job.id)):
+        raise SourceRefused("This job names no queue or no jid that can be stored unchanged. Nothing was sent.")
+    return job
+
+
+def retried(raw: bytes, lineage: Mapping[str, Any], died_at: float, now: float) -> bytes:
+    """Return a job as Sidekiq's `SortedEntry#retry` pushes it: this retry is not counted. Raises SourceRefused."""
+    job = read_known(raw)
+    try:
+        fields = members(raw.decode("utf-8", "surrogateescape"))
+    except ValueError as error:
+        raise SourceRefused(_NOT_JSON) from error
+    if fields is None or len(fields) == MOST:
+        raise SourceRefused(_NOT_JSON)
+    if (count := untrusted.number(job.fields.get("retry_count"))) is not None:
+        fields["retry_count"] = write(int(count) - 1)
+    made_at = untrusted.number(job.fields.get("created_at")) or 0.0
+    fields["enqueued_at"] = write(int(now * 1000) if made_at >= LATEST_S else now)  # Sidekiq 8: milliseconds
+    fields[_OURS] = write({**lineage, _REPLAYED: died_at})
+    return join_members(fields).encode("utf-8", "surrogateescape")
 
 
 def storable(name: str) -> str:

@@ -64,6 +64,7 @@ def build_report(
         raw_sha256=hashlib.sha256(job.raw).hexdigest() if is_complete else "",
         trace=traced.text,
         made_at=job.made_at if died_before is None else died_before,
+        lineage=job.lineage(died_before),
     )
 
 

@@ -1,4 +1,4 @@
-"""Sidekiq 5 to 8 on Redis, read only: its dead set, its retries and its queues.
+"""Sidekiq 5 to 8 on Redis: its dead set, its retries and its queues.
 
 The adapter uses Sidekiq's keys, and nothing of Ruby.
 """
@@ -22,24 +22,30 @@ from jobs_admin.sources.base import (
     SourceSettings,
     refuse_unknown_options,
 )
-from jobs_admin.sources.ledger import AtomicLedger
-from jobs_admin.sources.one_redis import seconds_option, tenant_option
+from jobs_admin.sources.ledger import ANSWERS, AtomicLedger
+from jobs_admin.sources.one_redis import JobRefusals, batches, job_member, now_ms, seconds_option, tenant_option
 from jobs_admin.sources.sidekiq.findings import collect_findings
-from jobs_admin.sources.sidekiq.job_changes import find_changes
-from jobs_admin.sources.sidekiq.message import Job
+from jobs_admin.sources.sidekiq.job_changes import find_changes, why_not_absent
+from jobs_admin.sources.sidekiq.message import Job, is_jid, retried
 from jobs_admin.sources.sidekiq.reading import Reading
 from jobs_admin.sources.sidekiq.reports import headers_of
 from jobs_admin.sources.sidekiq.wire import Wire
 
 _OPTIONS = {"namespace", "dead_max_jobs", "dead_timeout_s", "every_s", "tenant"}
-_READ_ONLY = "Sidekiq is only read: retry and delete its jobs in Sidekiq. Nothing was changed."
+_WHY_NOT = {
+    "keys": "a key of its queue does not have the type that Sidekiq gives it, so workers fail on it too",
+    "removed": "it is no longer in the dead set: someone else retried or deleted it",
+    "unseen": "it is no longer in the dead set: Sidekiq dropped it, or someone retried it, and it may have run",
+}
+_NO_EDIT = "Arguments of Sidekiq's jobs cannot be edited. Nothing was changed."
+_MESSAGES_PER_CALL = 100
 _NOT_JSON = "This entry is not a job of Sidekiq's."
 
 
 class Sidekiq(AtomicLedger):
     """A `sources.PulledSource`. Options: docs/sources/sidekiq.md."""
 
-    can = Capabilities(replay=False, holds_dead=True)
+    can = Capabilities(atomic_send=True, same_id=True, remove=True, holds_dead=True, in_place=True)
     outcome_within_s = 3600.0
 
     def __init__(self, given: SourceSettings) -> None:
@@ -106,19 +112,68 @@ class Sidekiq(AtomicLedger):
     def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
         return self._wire.call(lambda: find_changes(self._wire, self._reading.retries, jobs))
 
-    # Sending and removal: none
+    # Sending and removal
 
     def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
-        raise SourceRefused(_READ_ONLY)
+        """See `base.Source`. All jobs are built before the first is sent."""
+        for outgoing in messages:
+            try:
+                retried(outgoing.raw, outgoing.lineage, 0.0, 0.0)
+            except SourceRefused as error:
+                raise SourceRefused(str(error), token=outgoing.token) from error
+        self._wire.refuse_read_only()
+        answers, rest = dict.fromkeys((one.token for one in messages), "already"), self.unsent(replay, messages)
+        for part in batches(rest, _MESSAGES_PER_CALL):
+            answers |= self._send_part(replay, part)
+        return answers
+
+    def _send_part(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
+        wire = self._wire
+        now = wire.call(lambda: now_ms(wire.client)) / 1000
+        jobs = [job_member(one.queue, one.job_id) for one in messages]
+        known = wire.call(lambda: wire.latest_deaths(jobs))
+        died = [at or Job.read(one.raw).failed_at or now for one, at in zip(messages, known, strict=True)]
+        arguments = [
+            (
+                outgoing.token,
+                outgoing.queue,
+                outgoing.raw,
+                retried(outgoing.raw, outgoing.lineage, at, now),
+                "" if outgoing.was_removed else why_not,
+            )
+            for outgoing, at, why_not in zip(messages, died, wire.call(lambda: why_not_absent(wire, died)), strict=True)
+        ]
+        try:
+            found = wire.call(lambda: wire.send(replay, arguments))
+        except JobRefusals as refused:
+            raise refused.explain(_WHY_NOT) from None
+        answers: dict[int, str] = {}
+        for outgoing, answer in zip(messages, found, strict=True):
+            answers.setdefault(outgoing.token, ANSWERS[answer])
+        return answers
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
-        raise SourceRefused(_READ_ONLY)
+        raise SourceRefused(
+            "Jobs sent to Sidekiq cannot be withdrawn: they wait in their queue until they run. Nothing was changed."
+        )
 
     def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
-        raise SourceRefused(_READ_ONLY)
+        """Remove the dead jobs whose time of death is known."""
+        wire = self._wire
+        wire.refuse_read_only()
+        jobs = [one for one in jobs if one.queue and is_jid(one.job_id)]
+        died = wire.call(lambda: wire.latest_deaths([job_member(one.queue, one.job_id) for one in jobs]))
+        known = [(ref, at) for ref, at in zip(jobs, died, strict=True) if at is not None]
+        removed: set[Ref] = set()
+        for start in range(0, len(known), _MESSAGES_PER_CALL):
+            part = known[start : start + _MESSAGES_PER_CALL]
+            targets = [(at, ref.job_id) for ref, at in part]
+            answers = wire.call(lambda targets=targets: wire.find("dead", targets, remove=True)).answers  # type: ignore[misc]
+            removed |= {ref for (ref, _), answer in zip(part, answers, strict=True) if answer == 1}
+        return removed
 
     def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
-        raise SourceRefused(_READ_ONLY)
+        raise SourceRefused("Retries of Sidekiq cannot be rescheduled here. Nothing was changed.")
 
     # Content of a captured message
 
@@ -129,7 +184,7 @@ class Sidekiq(AtomicLedger):
         return args, {}
 
     def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
-        raise SourceRefused(_READ_ONLY)
+        raise SourceRefused(_NO_EDIT)
 
     def headers(self, raw: bytes) -> dict[str, Any]:
         return headers_of(_read(raw))

@@ -17,7 +17,9 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from jobs_admin.core import untrusted
-from jobs_admin.sources.one_redis import NOT_WRITTEN, LossMark, OneRedis
+from jobs_admin.sources.base import SourceRefused
+from jobs_admin.sources.ledger import LEDGER_S, SENT_MARK
+from jobs_admin.sources.one_redis import NOT_WRITTEN, SENDING, LossMark, OneRedis
 from jobs_admin.sources.sidekiq.message import Job, storable
 
 _HERE = Path(__file__).parent
@@ -29,6 +31,7 @@ _COUNTED_AT_ONCE, _COUNTED_BYTES_AT_ONCE = 500, 2_000_000
 _SEARCHED, _SEARCHED_AT_ONCE, _SEARCHED_BYTES = 20_000, 500, 2_000_000  # of a queue; bytes per call
 _NEARLY_FULL = 0.9  # from which on the dead set may have dropped jobs between two samples
 _LONGER_S = 90 * 86_400  # than Sidekiq stores dead jobs: their deaths stay known
+_MAY_WRITE_S = 1.0  # for which an answer is not checked again
 _MAJORS = range(5, 9)
 
 
@@ -71,6 +74,8 @@ class Wire(OneRedis):
             name: self.client.register_script((_HERE / f"{name}.lua").read_text())
             for name in ("page", "count", "find", "search")
         }
+        self._send = self.client.register_script(SENDING + (_HERE / "send.lua").read_text())
+        self._may_write_until = 0.0
 
     def key(self, name: str) -> str:
         return f"{self._namespace}:{name}" if self._namespace else name
@@ -140,11 +145,12 @@ class Wire(OneRedis):
         is_more, *found = self._scripts["page"](args=arguments)
         return [StoredJob(float(score), int(size), Job.read(raw)) for score, size, raw in found], bool(is_more)
 
-    def find(self, of: str, jobs: Sequence[tuple[float, str]]) -> DeadSet:
-        """Find jobs by score and id in the dead or retry set."""
-        arguments = [part for score, job_id in jobs for part in (repr(score), job_id)]
+    def find(self, of: str, jobs: Sequence[tuple[float, str]], remove: bool = False) -> DeadSet:
+        """Find jobs by score and id in the dead or retry set, and remove them on request."""
+        arguments: list[Any] = [self.key(of), int(remove)]
+        arguments += [part for score, job_id in jobs for part in (repr(score), job_id)]
         try:
-            size, oldest, *answers = self._scripts["find"](args=[self.key(of), *arguments])
+            size, oldest, *answers = self._scripts["find"](args=arguments)
         except ResponseError as error:
             if not is_other_type(error):
                 raise
@@ -253,6 +259,34 @@ class Wire(OneRedis):
         answers = self.answers(pipe) if names else []
         running = b"\n".join(one for answer in answers if isinstance(answer, list) for one in answer)
         return {one for one in ids if one.encode() in running}
+
+    # Write access
+
+    def send(self, replay: str, messages: Sequence[tuple[int, str, bytes, bytes, str]]) -> list[int]:
+        """Push jobs: token, queue, job in the dead set, job to push, why it may not be absent."""
+        head: list[Any] = [LEDGER_S, SENT_MARK, self.key("dead"), self.key("queues"), len(messages)]
+        for token, queue, *rest in messages:
+            head += [token, self.key(f"queue:{queue}"), queue, *rest]
+        answers: list[int] = self._send(keys=[self.ledger(replay)], args=head)
+        return answers
+
+    def why_read_only(self) -> str:
+        """Return why the source is read-only; "" if it is not."""
+        key = self._own_key("may-write")
+        pipe: Any = self.client.pipeline()  # the commands of sending and removing
+        pipe.lpush(key, "1").expire(key, 60).delete(key)
+        pipe.sadd(key, "1").delete(key)
+        pipe.hset(key, "1", "1").hdel(key, "1")
+        pipe.zadd(key, {"1": 1}).zrem(key, "1")
+        return self.why_unknown() or self.why_no_writing(key) or self.why_no_sending(pipe)
+
+    def refuse_read_only(self) -> None:
+        """Raise SourceRefused if the source is read-only."""
+        if time.monotonic() < self._may_write_until:
+            return
+        if why := self.call(self.why_read_only):
+            raise SourceRefused(f"{why} Nothing was changed.")
+        self._may_write_until = time.monotonic() + _MAY_WRITE_S
 
     def why_unknown(self) -> str:
         """Return why this Redis is not of a known version of Sidekiq; "" if it is, as far as it reveals that."""

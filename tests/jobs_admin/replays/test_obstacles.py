@@ -16,7 +16,6 @@ from jobs_admin.models.failure import Caveat
 from jobs_admin.replays.options import Options
 from jobs_admin.worker.heartbeat import known_tasks
 from tests.kit.people import ANN, BOB
-from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
@@ -83,20 +82,6 @@ def test_nothing_goes_to_a_source_that_is_read_only_and_why_is_reported(shop, bu
     Source.objects.create(name="shop", is_configured=True, is_reachable=True, findings=[finding | {"id": "x"}, finding])
     assert left_out() == (1, {"read_only": 2})
     assert replays.preview(ANN).blocked[0]["reason"] == "source shop is read-only: BullMQ 99 is not known"
-
-
-def test_nothing_goes_to_a_source_that_can_only_be_read(shop, bury, settings, tmp_path):
-    file = tmp_path / "two.toml"
-    file.write_text(
-        '[sources.shop]\nbackend = "memory"\nurl = "memory:"\n'
-        '[sources.rails]\nbackend = "sidekiq"\nurl = "redis://127.0.0.1:1/0"\n'
-    )
-    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(file)}
-    forget_configuration(config)
-    bury(1)
-    bury(2, source="rails")
-    assert left_out() == (1, {"read_only": 2})
-    assert replays.preview(ANN).blocked[0]["reason"] == "source rails is read-only: Nothing can be sent to rails."
 
 
 def test_messages_sealed_with_a_key_that_is_no_longer_there(shop, bury, settings):
