@@ -61,8 +61,9 @@ def test_a_desk_with_only_the_demo_begins_with_another_app_and_one_with_its_own_
     Source.objects.create(name="shop", is_configured=True, is_reachable=True)
     config.sources.cache_clear()
     text = text_of(ann.get("/connect/"))
-    assert "[sources.billing]" in text and "install(app" not in text
-    assert "Change billing and url to your values. List every" in text, "values that are no desk's"
+    assert "[sources.billing]" in text and "Change billing and url to your values. List every" in text
+    assert 'install(app, source="billing")' in text and f"export REDRIVE_REDIS_URL='{URL}'" in text
+    assert 'source="shop"' not in text, "the demo's workers are connected already"
     assert 'install(app, source="shop")' in text_of(ann.get("/connect/?source=shop")), "a link names it"
     settings.REDRIVE = settings.REDRIVE | {"CELERY_BROKER_URL": "redis://127.0.0.1:1/2"}
     config.sources.cache_clear()

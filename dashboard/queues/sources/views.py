@@ -194,20 +194,23 @@ def _lines(viewer: Viewer, system: str, source: str) -> list[Lines]:
         text = f"[sources.billing]\n{table}"
         names = ["billing", *(line.partition(" =")[0] for line in table.splitlines()[1:])]
         note = f"Change {', '.join(names[:-1])} and {names[-1]} to your values. List every source: the desk then ignores CELERY_BROKER_URL."
-        then = ", and its worker setup under Celery" if system == OTHER_CELERY else ""
         set_it = f"export REDRIVE_SOURCES=/etc/redrive/sources.toml\n{COMMAND} up --no-demo"
         return [
             Lines("file", "Write the file of sources", text, f"{note} All options: docs/sources/{page}.md."),
-            Lines("start", "Restart the desk with the file", set_it, f"The source then appears on Queues{then}."),
+            Lines("start", "Restart the desk with the file", set_it, "The source then appears on Queues."),
+            *(_worker_lines(viewer, "billing") if system == OTHER_CELERY else ()),
         ]
-    store, note = _store(viewer)
     found = [] if source else [
         Lines("broker", "Restart the desk with your broker",
               f"export CELERY_BROKER_URL=redis://127.0.0.1:6379/0\n{COMMAND} up --no-demo")
     ]  # fmt: skip
-    name = source or CELERY
+    return [*found, *_worker_lines(viewer, source or CELERY)]
+
+
+def _worker_lines(viewer: Viewer, name: str) -> list[Lines]:
+    """Return the lines that set up the workers of a Celery app."""
+    store, note = _store(viewer)
     return [
-        *found,
         Lines("package", "Install the guard in the workers",
               f"{COMMAND} worker-wheel dist\npip install dist/redrive_worker-{VERSION}-py3-none-any.whl",
               "Run the first line on the desk’s host and the second where the workers run."),
