@@ -45,6 +45,15 @@ def test_a_failure_opens_beside_the_list_and_on_its_own_address(page):
     expect(page.get_by_role("heading", name="Attempts")).to_be_visible()
 
 
+def test_beside_the_filters_the_list_shows_the_name_of_an_error_and_its_status(page):
+    page.set_viewport_size({"width": 1024, "height": 768})
+    page.goto("/failures/?q=error:HTTPStatusError state:dead")
+    error = page.locator(".failures td.what").first
+    name, message = error.get_by_role("link", name="HTTPStatusError"), error.locator(".message")
+    assert name.evaluate("name => name.scrollWidth <= name.clientWidth")
+    assert message.evaluate("text => text.clientHeight > 1.5 * parseFloat(getComputedStyle(text).lineHeight)")
+
+
 def test_rows_are_walked_and_selected_by_keyboard(page):
     page.goto(DEAD)
     page.locator("[data-row]").first.wait_for()
