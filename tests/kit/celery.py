@@ -17,6 +17,7 @@ import os
 import random
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -626,9 +627,10 @@ class RealWorker:
         self.app = make_app(broker_url, late_ack=late_ack)
         self.folder = Path(tempfile.mkdtemp(prefix="real-worker-"))
         self.log = self.folder / "worker.log"
+        self.name = f"w{os.getpid()}-{id(self):x}@{socket.gethostname()}"
         self._command = [
             str(home.python), "-m", "celery", "-A", app, "worker", "-P", pool, "-c", str(concurrency),
-            "-Q", queues, "-l", "INFO", "--without-gossip", "--without-mingle", "-n", f"w{os.getpid()}-{id(self):x}@%h",
+            "-Q", queues, "-l", "INFO", "--without-gossip", "--without-mingle", "-n", self.name,
         ]  # fmt: skip
         self.environment = {
             **os.environ,

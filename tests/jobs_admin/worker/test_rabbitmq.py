@@ -349,7 +349,8 @@ def test_a_retry_comes_back_to_the_queue_that_its_consumer_was_given_it_from(nod
     worker = start(own_store.url, app=ROUTED, queues="orders,billing,media", broker_url=node.url)
     retries_come_back(worker, own_store)
     # From now on the worker has both queues of one routing key: only the consumer tells them apart.
-    worker.app.control.add_consumer("mailing", reply=True, timeout=60, limit=1)
+    # No other worker of this broker gets it: that would take its jobs, and report them to its own store.
+    worker.app.control.add_consumer("mailing", destination=[worker.name], reply=True, timeout=60, limit=1)
     worker.wait(lambda: "consuming from mailing" in worker.text(), 60, "the other queue to be consumed")
     job = worker.app.send_task("try", ["down", 2], exchange="paid", routing_key="paid", declare=[]).id
     reports = worker.wait(lambda: len(found := of_job(own_store, job)) == 3 and found, what="both copies to end")
