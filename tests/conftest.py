@@ -191,7 +191,7 @@ def store(engine, settings):
     """Redrive's store, empty: the engine's database 0, and the settings that point at it."""
     from jobs_admin import config
 
-    client = redis.Redis.from_url(engine.url)
+    client = redis.Redis.from_url(engine.url, socket_timeout=60)  # of itself 5 s, which a busy disk may take
     client.flushall()
     nothing = dict.fromkeys(("DEMO_BROKER_URL", "CELERY_BROKER_URL", "SOURCES"), "")
     settings.REDRIVE = settings.REDRIVE | nothing | {"REDIS_URL": engine.url}

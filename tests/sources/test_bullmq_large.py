@@ -20,7 +20,7 @@ QUEUE = "large"
 
 @pytest.fixture
 def client(engine):
-    with redis.Redis.from_url(engine.url.removesuffix("/0") + "/6", decode_responses=True) as made:
+    with redis.Redis.from_url(engine.url.removesuffix("/0") + "/6", decode_responses=True, socket_timeout=60) as made:
         made.flushdb()
         made.hset(f"bull:{QUEUE}:meta", "version", "bullmq:5.81.5")
         yield made

@@ -72,7 +72,7 @@ def patience(monkeypatch):
 
 @pytest.fixture
 def client(broker):
-    found = redis.Redis.from_url(broker.url.removesuffix("/0") + "/2")
+    found = redis.Redis.from_url(broker.url.removesuffix("/0") + "/2", socket_timeout=60)
     found.flushdb()
     yield found
     found.close()
