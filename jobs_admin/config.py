@@ -281,6 +281,11 @@ def signs_on() -> bool:
     return is_own_project() and bool(setting("OIDC_ISSUER"))
 
 
+def slack_secret() -> str:
+    """Return the secret by which Slack signs its requests; empty: off. Off also where accounts belong to a host project."""
+    return setting("SLACK_SIGNING_SECRET") if is_own_project() else ""
+
+
 def takes_passwords() -> bool:
     return not (signs_on() and setting("OIDC_ONLY"))
 

@@ -21,9 +21,10 @@ from dashboard.web.htmx import go, render
 from dashboard.web.sign_ins import record_request
 from dashboard.web.toasts import add_toast
 from jobs_admin import config
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import ApiToken, SecondFactor
-from jobs_admin.rights import second_factor, sign_ins
+from jobs_admin.rights import second_factor, sign_ins, slack_links
 
 _KEY = "second_factor_key"  # session key with the encrypted key that is being set up …
 _AT = "second_factor_at"  # … and with the time of the password or code, valid for second_step.WITHIN_S
@@ -45,6 +46,11 @@ def _of_own_login(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespon
 @can(USER)
 @_of_own_login
 def index(request: HttpRequest) -> HttpResponse:
+    return _page(request)
+
+
+def _page(request: HttpRequest, slack_code: str = "") -> HttpResponse:
+    """Show the account. `slack_code`: a new code, shown only in this response."""
     record_request(request)  # lists the session also after its key changed, as with a new password
     left = second_factor.count_recovery_codes(request.user)
     context = {
@@ -57,6 +63,10 @@ def index(request: HttpRequest) -> HttpResponse:
         "tokens": [one for one in ApiToken.objects.filter(owner=request.user).order_by("name") if one.is_in_force],
         "sessions": list(sign_ins.list_open(request.user)),
         "this_key": request.session.session_key,
+        "slack": slack_links.read(request.user),
+        "slack_code": slack_code,
+        "slack_is_on": bool(config.slack_secret()),
+        "can_link_slack": second_factor.is_password_enough(request.user),
     }
     return render(request, "redrive/account/index.html", context)
 
@@ -158,6 +168,31 @@ def end_sessions(request: HttpRequest) -> HttpResponse:
     pk = None if chosen == "others" else whole_number(chosen) or 0
     ended = sign_ins.end(request.viewer, request.user, pk, but=request.session.session_key)
     add_toast(request, f"{ended} session{'' if ended == 1 else 's'} ended." if ended else "No such session is open.")
+    return go(request, reverse("redrive:account"))
+
+
+@require_POST
+@can(USER)
+@_of_own_login
+def slack(request: HttpRequest) -> HttpResponse:
+    """Create a code, confirm the Slack user who sent it, or unlink."""
+    step = request.POST.get("step", "")
+    try:
+        if step == "code":
+            return _page(request, slack_links.make_code(request.viewer, request.user))
+        if step == "confirm":
+            if (refusal := _check_password(request)) is not None:
+                return refusal
+            team, member = request.POST.get("team", ""), request.POST.get("member", "")
+            slack_links.confirm(request.viewer, request.user, team, member)
+            add_toast(request, "Linked. You can approve and reject replays in Slack.")
+        elif step == "unlink":
+            slack_links.unlink(request.viewer, request.user)
+            add_toast(request, "Not linked to Slack.")
+        else:
+            return _refuse(request, "Choose what to do. Nothing was changed.")
+    except Refused as refused:
+        return _refuse(request, refused.message)
     return go(request, reverse("redrive:account"))
 
 

@@ -21,6 +21,7 @@ from dashboard.web.text import part_first
 from jobs_admin import replays
 from jobs_admin.core import figures, untrusted
 from jobs_admin.core import query as language
+from jobs_admin.core.pacing.text import pace_text
 from jobs_admin.core.text import class_name, list_some
 from jobs_admin.installation import COMMAND
 from jobs_admin.models import Group, Replay, ReplayItem
@@ -199,7 +200,7 @@ def summary(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bo
         settled=replay.settled,
         percent=int(replay.settled_percent),
         rate_now=over_time.rate_now if sending and replay.planned else None,
-        pace_words=replay_paces.in_words(replay.pace),
+        pace_words=pace_text(replay.pace),
         picture=replay_outlook.draw_progress(over_time, phases),
         is_live=not over or (waits > 0 and replay.state != ReplayState.DONE),
         is_moving=sending and replay.total <= FAST_UP_TO,
@@ -440,7 +441,7 @@ def steps(replay: Replay) -> list[Faster]:
     found = []
     for name, by in BY.items():
         if (pace := replay_paces.scaled(replay.pace, by)) is not None:
-            words = replay_paces.in_words(pace).removeprefix("careful, ")
+            words = pace_text(pace).removeprefix("careful, ")
             found.append(Faster(name.capitalize(), words, name))
     return found
 

@@ -19,6 +19,7 @@ from dashboard.web.differences import Difference, of_values
 from dashboard.web.text import part_first
 from jobs_admin.core import figures, pacing
 from jobs_admin.core import query as language
+from jobs_admin.core.pacing.text import pace_text
 from jobs_admin.db import abilities
 from jobs_admin.groups.group_finder import Place
 from jobs_admin.models import Failure
@@ -341,9 +342,9 @@ def _pace_words(preview) -> str:
     ramp = preview.pace.get("ramp") or {}
     if ramp.get("to"):  # it may end before reaching the rate
         reached = max(preview.peak_per_second, ramp.get("from") or 0)
-        words = replay_paces.in_words(preview.pace)
+        words = pace_text(preview.pace)
         return words if reached >= 0.95 * ramp["to"] else f"{words}; reaches {figures.rate(reached)}"
-    words = replay_paces.in_words(preview.pace)
+    words = pace_text(preview.pace)
     if preview.pace.get("rate") or preview.pace.get("every"):
         return words
     return f"{words}, at most {rounded(preview.peak_per_second)} in any second"

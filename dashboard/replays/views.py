@@ -28,6 +28,7 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
 from jobs_admin import automations, replays
+from jobs_admin.core.pacing.text import pace_text
 from jobs_admin.core.refused import Refused
 from jobs_admin.groups import group_finder
 from jobs_admin.models import Replay
@@ -397,7 +398,7 @@ def pace(request: HttpRequest, pk: int) -> HttpResponse:
     return _answer(
         request,
         replay,
-        f"Pace changed: {replay_paces.in_words(changed)}.",
+        f"Pace changed: {pace_text(changed)}.",
         lambda: replays.change_pace(request.viewer, replay, changed),
         beside="pace_refused",
     )

@@ -35,6 +35,7 @@ from dashboard.queues import detail_views as queue
 from dashboard.queues import views as queues
 from dashboard.queues import worker_views as workers
 from dashboard.queues.sources import views as sources
+from dashboard.replays import slack_views as slack
 from dashboard.replays import views as replays
 from dashboard.retries import views as retries
 from dashboard.saved_views import views as saved_views
@@ -192,6 +193,8 @@ _patterns = [
     path("account/recovery-codes/", account.renew_recovery_codes, name="recovery-codes"),
     path("account/password/", account.change_password, name="password-change"),
     path("account/sessions/end/", account.end_sessions, name="session-end"),
+    path("account/slack/", account.slack, name="slack-link"),
+    path("slack/", slack.receive, name="slack"),
     path("connect/", sources.connect, name="connect"),
     path("sources/", sources.index, name="source-list"),
     path("sources/<str:source>/accept/", sources.accept, name="source-accept"),

@@ -30,7 +30,7 @@ from jobs_admin.fleet import heartbeats, uncaptured, worker_store
 from jobs_admin.installation import COMMAND
 from jobs_admin.models import Channel, Failure, RefusedReports, Source, Unfiled, Worker
 from jobs_admin.models.access import ENGINE, EVERY_SOURCE
-from jobs_admin.notices import heartbeat
+from jobs_admin.notices import heartbeat, slack
 from jobs_admin.queues import liveness, refused_reports, sampling
 from jobs_admin.rights import second_factor
 from jobs_admin.sources import connect
@@ -628,6 +628,13 @@ def check_channels() -> Result:
         elif one.failures >= FAILED_TRIES:
             text = f"The last {one.failures} delivery attempts to the channel {one.name} failed."
             found.append(Finding("channel-failing", WARNING, text, "Check the deliveries, and send a test."))
+    if config.slack_secret() and not any(slack.takes_approvals(one) for one in channels):
+        text = "Replays can be approved in no channel, although REDRIVE_SLACK_SIGNING_SECRET is set."
+        fix = "Subscribe an incoming webhook of Slack (https://hooks.slack.com/services/…) to replay.awaiting_approval."
+        found.append(Finding("slack-channel", WARNING, text, fix))
+    if config.slack_secret() and not config.setting("URL").startswith("https://"):
+        text = f"Slack sends presses only by https://, and REDRIVE_URL is {config.setting('URL')}."
+        found.append(Finding("slack-address", WARNING, text, "Serve the desk over HTTPS, and set REDRIVE_URL."))
     return Result("channels", f"{len(channels)} {'channel' if len(channels) == 1 else 'channels'}", found)
 
 

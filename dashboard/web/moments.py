@@ -147,8 +147,8 @@ class TimeZoneMiddleware:
     def process_view(
         self, request: HttpRequest, view: Callable[..., HttpResponse], args: object, kwargs: object
     ) -> None:
-        if getattr(view, "is_call", False):
-            return
+        if getattr(view, "csrf_exempt", False):
+            return  # of a program, whose body is not parsed before its token or signature is checked
         sent = request.POST if request.method == "POST" else request.GET
         named = request.headers.get(HEADER) or sent.get(FIELD) or request.COOKIES.get(COOKIE, "")
         if zone := _zone(named[:64]):

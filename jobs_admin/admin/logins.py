@@ -23,7 +23,7 @@ from jobs_admin.core.text import representable
 from jobs_admin.db import audit
 from jobs_admin.models import Role
 from jobs_admin.models.access import PERMISSION
-from jobs_admin.rights import second_factor, sign_ins
+from jobs_admin.rights import second_factor, sign_ins, slack_links
 
 # Shown only to superusers; ignored in requests of anyone else.
 _RIGHTS = frozenset({"is_superuser", "groups", "user_permissions"})
@@ -100,7 +100,7 @@ class Audited(admin.ModelAdmin):
 
 class AuditedUserAdmin(Audited, KeepsRights, UserAdmin):
     act = "user"
-    actions = ("reset_second_factor", "end_sessions")
+    actions = ("reset_second_factor", "end_sessions", "unlink_slack")
 
     @admin.action(description="Reset second factor and end sessions", permissions=["change"])
     def reset_second_factor(self, request: HttpRequest, chosen: QuerySet[AbstractUser]) -> None:
@@ -118,6 +118,16 @@ class AuditedUserAdmin(Audited, KeepsRights, UserAdmin):
     def end_sessions(self, request: HttpRequest, chosen: QuerySet[AbstractUser]) -> None:
         ended = sum(sign_ins.end(viewer(request), user) for user in self._changeable(request, chosen))
         self.message_user(request, f"{ended} sessions ended.", messages.SUCCESS)
+
+    @admin.action(description="Unlink from Slack", permissions=["change"])
+    def unlink_slack(self, request: HttpRequest, chosen: QuerySet[AbstractUser]) -> None:
+        ended = sum(slack_links.unlink(viewer(request), user) for user in self._changeable(request, chosen))
+        self.message_user(request, f"{ended} accounts unlinked from Slack.", messages.SUCCESS)
+
+    def save_model(self, request: HttpRequest, obj: AbstractUser, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if not obj.is_active:  # active again, the account is not linked
+            slack_links.unlink(viewer(request), obj)
 
     def _changeable(self, request: HttpRequest, chosen: QuerySet[AbstractUser]) -> list[AbstractUser]:
         """Return the selected accounts that the person may change, with a message if some are excluded."""

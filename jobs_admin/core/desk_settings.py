@@ -194,6 +194,13 @@ def _roles(name: str, value: Any) -> list[str]:
     return found
 
 
+def _signing_secret(name: str, value: Any) -> str:
+    text = _text(name, value).strip()
+    if text and not re.fullmatch(r"[0-9A-Za-z]{32,128}", text, re.ASCII):
+        raise BadSetting(f"{name} must be the Signing Secret of your Slack app: 32 letters and digits.")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     default: Any
@@ -231,6 +238,7 @@ SETTINGS = {
     "OIDC_GROUPS_CLAIM": Setting("groups", _text),
     "OIDC_ROLES": Setting([], _group_roles),
     "OIDC_ONLY": Setting(False, _switch),  # disables passwords
+    "SLACK_SIGNING_SECRET": Setting("", _signing_secret),  # of the Slack app; empty: no approval in Slack
     "SECOND_FACTOR_FOR": Setting([], _roles),  # roles whose holders need a second factor besides their password
     "URL": Setting("http://127.0.0.1:8000", _origin),  # base of links outside the browser; without a path
     "SENDS_MAIL": Setting(False, _switch),  # channels of kind E-mail send through Django's EMAIL_BACKEND

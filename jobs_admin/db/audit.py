@@ -78,7 +78,7 @@ def record_all(viewer: Viewer, act: str, entries: Sequence[Entry]) -> list[Audit
             act=act[:60],
             source=representable(entry.source)[:63],
             object=representable(entry.object)[:120],
-            reason=representable(entry.reason)[:500],
+            reason=representable(_reason(viewer, entry))[:500],
             before=_plain(entry.before),
             after=_plain(entry.after),
             allowed=entry.allowed,
@@ -90,6 +90,10 @@ def record_all(viewer: Viewer, act: str, entries: Sequence[Entry]) -> list[Audit
     for event in events:
         event.mac = mac = _mac(mac, event)
     return AuditEvent.objects.bulk_create(events)
+
+
+def _reason(viewer: Viewer, entry: Entry) -> str:
+    return f"Through {viewer.through}. {entry.reason}".rstrip() if viewer.through else entry.reason
 
 
 @dataclass(frozen=True, slots=True)

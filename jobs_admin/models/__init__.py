@@ -14,7 +14,7 @@ from jobs_admin.models.policy import PolicyVersion
 from jobs_admin.models.replay import FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.reschedule import Reschedule, ReschedulePart
 from jobs_admin.models.saved_view import ListColumns, SavedView
-from jobs_admin.models.sign_in import RecoveryCode, SecondFactor, SignIn
+from jobs_admin.models.sign_in import RecoveryCode, SecondFactor, SignIn, SlackLink, SlackRequest
 from jobs_admin.models.source import DepthSample, Release, Source, Worker
 from jobs_admin.models.trust import RefusedReports, SourceKey, Unfiled, UnsignedReports
 
@@ -61,6 +61,8 @@ __all__ = [
     "SecondFactor",
     "SignIn",
     "Silence",
+    "SlackLink",
+    "SlackRequest",
     "Source",
     "SourceKey",
     "Total",

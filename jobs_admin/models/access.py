@@ -122,6 +122,7 @@ class Viewer:
     owner_id: Any = None  # of a token: its owner
     calls: tuple[str, ...] = ()  # of a token: names and globs of the only calls that it may make; empty: all
     focus: str = ""  # the only source that is read; "": all that the roles allow
+    through: str = ""  # program in which the person acts, for the audit; "": the desk itself
 
     @property
     def person_id(self) -> Any:

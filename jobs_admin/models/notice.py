@@ -7,10 +7,13 @@ from django.db.models import Q
 
 KINDS = ("webhook", "slack", "pagerduty", "email")
 ALERT_FIRING, ALERT_RESOLVED = "alert.firing", "alert.resolved"  # types that alert rules send
+REPLAY_AWAITING_APPROVAL = "replay.awaiting_approval"
+SLACK_ANSWER = "slack.answer"  # to a press of a button in Slack; no channel subscribes to it
 # Types of notices sent without an alert rule: a channel subscribes to them in `events`.
 EVENTS = (
     "poison.quarantined",
     "job.escalated",
+    REPLAY_AWAITING_APPROVAL,
     "replay.held",
     "replay.done",
     "breaker.opened",

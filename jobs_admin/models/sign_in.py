@@ -1,4 +1,4 @@
-"""Sign-in of accounts: the second factor, its recovery codes, and the sessions that were opened."""
+"""Sign-in of accounts: the second factor, its recovery codes, the sessions that were opened, and links to Slack."""
 
 from __future__ import annotations
 
@@ -46,3 +46,41 @@ class SignIn(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user}: {self.browser}"
+
+
+class SlackLink(models.Model):
+    """Slack user who approves replays as this account: linked, or being linked by a code."""
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, related_name="redrive_slack_link")
+    # Of the code that the person sends in Slack; empty once it is used.
+    code_sha256 = models.CharField(max_length=64, blank=True)
+    expires_at = models.DateTimeField(help_text="Of the code, and of its confirmation on the account page.")
+    team = models.CharField(
+        max_length=20, blank=True, help_text="Slack's id of the workspace; empty: no code was sent."
+    )
+    member = models.CharField(max_length=20, blank=True, help_text="Slack's id of the user.")
+    member_name = models.CharField(max_length=80, blank=True, help_text="Shown only; it identifies nobody.")
+    linked_at = models.DateTimeField(null=True, help_text="Empty: not confirmed.")
+    session_hash = models.CharField(max_length=128, blank=True, help_text="As of the link: a new password ends it.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["team", "member"],
+                condition=models.Q(linked_at__isnull=False),
+                name="one_account_per_slack_user",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.member} of {self.team}"
+
+
+class SlackRequest(models.Model):
+    """Signature of a request from Slack that was accepted: it is not accepted again. Deleted once it is too old."""
+
+    signature = models.CharField(max_length=80, unique=True)
+    received_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.signature

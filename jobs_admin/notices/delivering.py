@@ -24,7 +24,7 @@ from jobs_admin.core.web_address import Allowed, BadAddress
 from jobs_admin.db import audit
 from jobs_admin.models import Channel, Delivery, Notice
 from jobs_admin.models.access import ENGINE
-from jobs_admin.models.notice import ALERT_FIRING, DeliveryState
+from jobs_admin.models.notice import ALERT_FIRING, SLACK_ANSWER, DeliveryState
 from jobs_admin.notices import formats, heartbeat, mail, posting, sealing
 from jobs_admin.notices.changing import MOST_CHANNELS
 from jobs_admin.notices.posting import Answer, Fate, Verdict, judge
@@ -275,8 +275,11 @@ def _record(one: Delivery, request: str, answer: Answer, now: datetime) -> None:
 
     A success is recorded in any case.
     """
-    is_test = one.notice.type == "ping"
-    verdict = judge(one.channel.kind, answer, one.tries, now, random.random, only_once=is_test)
+    # The address of an answer expires: that it is gone says nothing about the channel.
+    is_answer = one.notice.type == SLACK_ANSWER
+    kind = "" if is_answer else one.channel.kind
+    only_once = is_answer or one.notice.type == "ping"
+    verdict = judge(kind, answer, one.tries, now, random.random, only_once=only_once)
     tried = {
         "at": (one.tried_at or now).isoformat(),
         "status": answer.status,
@@ -302,7 +305,7 @@ def _record(one: Delivery, request: str, answer: Answer, now: datetime) -> None:
         recorded = claim.update(**columns)
         if not recorded and verdict.fate is Fate.DELIVERED:
             recorded = Delivery.objects.filter(pk=one.pk).exclude(state=DeliveryState.DELIVERED).update(**columns)
-        if recorded:
+        if recorded and not is_answer:
             _update_channel(one.channel, verdict, now)
 
 

@@ -11,8 +11,8 @@ from standardwebhooks import Webhook
 
 from jobs_admin.core.web_address import parse
 from jobs_admin.models import Channel, Notice
-from jobs_admin.models.notice import ALERT_RESOLVED
-from jobs_admin.notices import sealing, wording
+from jobs_admin.models.notice import ALERT_RESOLVED, REPLAY_AWAITING_APPROVAL, SLACK_ANSWER
+from jobs_admin.notices import sealing, slack, wording
 from jobs_admin.notices.posting import Request
 
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
@@ -48,6 +48,8 @@ def build_webhook(channel: Channel, key: str, body: Mapping[str, Any], now: date
 
 
 def _slack(notice: Notice, channel: Channel, now: datetime) -> Request:
+    if notice.type == SLACK_ANSWER:
+        return _slack_answer(notice)
     content = wording.build_text(notice)
     mark = {"critical": "🔴", "warning": "🟠"}.get(notice.severity, "🔵")
     mark = "🟢" if notice.type in _ENDS else mark
@@ -56,14 +58,31 @@ def _slack(notice: Notice, channel: Channel, now: datetime) -> Request:
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": f"{mark} {content.title}"[:150]}},
         *_section("\n".join(filter(None, lines))),
-        *_section(_joined([f"<{_address(address)}|{_mrkdwn(words)}>" for words, address in content.links])),
     ]
+    if notice.type == REPLAY_AWAITING_APPROVAL and slack.takes_approvals(channel):
+        blocks.append(slack.build_channel_buttons(notice, channel, content.links[0][1]))
+    else:
+        links = [f"<{_address(address)}|{_mrkdwn(words)}>" for words, address in content.links]
+        blocks += _section(_joined(links))
     if head := dict(content.facts).get("Audit head"):
         blocks.append({"type": "context", "elements": [{"type": "plain_text", "text": f"Audit head: {head}"}]})
     section = {"text": _mrkdwn(f"{content.title}: {content.message}")[:3_000], "blocks": blocks}
     text = json.dumps(section, ensure_ascii=False)
     (url, *_) = sealing.unseal(channel.secrets[:1])
     return Request(parse(url), _JSON, text.encode(), text)
+
+
+def _slack_answer(notice: Notice) -> Request:
+    """Build the answer to a press of a button: in the channel, or for the person who pressed alone.
+
+    Its blocks are not logged: they show arguments, and the buttons that act.
+    """
+    about = notice.body
+    where = "in_channel" if about.get("is_public") else "ephemeral"
+    document = {"response_type": where, "replace_original": False, "text": _mrkdwn(str(about["message"]))[:3_000]}
+    body = json.dumps(document | ({"blocks": about["blocks"]} if "blocks" in about else {}), ensure_ascii=False)
+    (url,) = sealing.unseal([str(about["response_url"])])
+    return Request(parse(url), _JSON, body.encode(), json.dumps(document, ensure_ascii=False))
 
 
 def _pagerduty(notice: Notice, channel: Channel, now: datetime) -> Request:

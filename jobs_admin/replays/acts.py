@@ -303,8 +303,8 @@ def _lock_replay(replay: Replay) -> Replay:
     return Replay.objects.select_for_update(of=("self",), no_key=True).get(pk=replay.pk)
 
 
-def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
-    """Stop sending permanently.
+def cancel(viewer: Viewer, replay: Replay, reason: str = "", *, only_unapproved: bool = False) -> Replay:
+    """Stop sending permanently. `only_unapproved`: only while it awaits approval.
 
     Sent jobs continue and their outcomes are recorded; unsent jobs are free for another replay.
 
@@ -314,6 +314,8 @@ def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
     now = timezone.now()
     with transaction.atomic():
         stopped = Replay.objects.filter(pk=replay.pk).exclude(state__in=ENDED)
+        if only_unapproved:
+            stopped = stopped.filter(state=ReplayState.AWAITING_APPROVAL)
         if not stopped.update(state=ReplayState.CANCELLED, state_since=now, ended_at=now, held_because=""):
             raise wrong_state(replay, "cancelled")
         planned = Replay.objects.values_list("planned", flat=True).get(pk=replay.pk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -16,11 +16,10 @@ from jobs_admin.core import query as language
 from jobs_admin.core.figures import dated
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
-from jobs_admin.db.authorizing import refuse
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
-from jobs_admin.replays import controlling, freezing, messages, outcomes, rights, target
+from jobs_admin.replays import controlling, freezing, messages, notices, outcomes, rights, target
 from jobs_admin.replays.obstacles import LEFT_OUT
 from jobs_admin.replays.options import ACCEPTABLE, Options, refuse_unfit
 from jobs_admin.replays.previewing import Preview, build_preview, explain_nothing, parse_pace
@@ -284,6 +283,7 @@ class _Choice:
     first: list[freezing.Place]
     taken: dict[tuple[int, str], int]  # (replay, its actor) -> number of the draft's jobs it took before this start
     needs_approval: str  # the reason; empty if no approval is needed
+    dangerous: list[str]  # tasks that need approval, for the person who approves
 
 
 def _choose_jobs(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | None) -> _Choice:
@@ -302,11 +302,13 @@ def _choose_jobs(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness
     _refuse_if_changed(replay, frozen.total)
     refuse_unfit(Options.from_replay(replay), frozen.sources, replay.pace.get("priority"))
     outcomes.refuse_blind_pace(parse_pace(replay.pace), frozen.sources)  # the pace may have changed since the draft
+    needs_approval = rights.approval_reason(ready.rows(), frozen.total)
     return _Choice(
         frozen,
         freezing.build_places(replay, frozen.first, 1),
         _count_taken_since_draft(replay, inside, frozen.total),
-        rights.approval_reason(ready.rows(), frozen.total),
+        needs_approval,
+        rights.dangerous_tasks(ready.rows()) if needs_approval else [],
     )
 
 
@@ -370,6 +372,8 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
         after={"state": columns["state"], "total": total, "pace": columns.get("pace", replay.pace)}
         | ({"approval": needs_approval} if needs_approval else {}),
     )
+    if needs_approval:
+        notices.notify_approval(replay, frozen.sources, needs_approval, choice.dangerous)
 
 
 def _nothing_left(scope: Target) -> Refused:
@@ -418,19 +422,26 @@ def _refuse_other_request(snapshot: str, seen: Preview) -> None:
     raise Refused("changed", f"{text} {counts}", field="without_groups")
 
 
-def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | None = None) -> Replay:
+def approve(
+    viewer: Viewer,
+    replay: Replay,
+    reason: str = "",
+    now: datetime | None = None,
+    *,
+    is_as_shown: Callable[[Replay], bool] | None = None,
+) -> Replay:
     """Approve as the second person: exactly the frozen jobs are sent. Raises Refused.
 
-    `approval.approver_refusal` decides who can approve.
+    `rights.approver_refusal` decides who can approve. `is_as_shown`: whether the replay is as the person was shown it.
     """
     now = now or timezone.now()
-    sources = rights.must_act(viewer, replay, "replay.approve")
-    if why := rights.approver_refusal(viewer, replay, sources):
-        refused = Refused("forbidden", f"{why} Nothing was changed.")
-        refuse(viewer, "replay.approve", f"replay:{replay.pk}", refused, sources)
+    sources = rights.must_approve(viewer, replay)
     with transaction.atomic():
         # Read again: the person who started it may have changed its pace since.
-        begins = controlling.start_columns(Replay.objects.select_for_update(no_key=True).get(pk=replay.pk), now)
+        current = Replay.objects.select_for_update(no_key=True).get(pk=replay.pk)
+        if is_as_shown is not None and not is_as_shown(current):
+            raise Refused("changed", f"Replay #{replay.pk} was changed after you reviewed it. Nothing was approved.")
+        begins = controlling.start_columns(current, now)
         approved = Replay.objects.filter(pk=replay.pk, state=ReplayState.AWAITING_APPROVAL).update(
             **begins,
             approver=representable(viewer.name)[:150],

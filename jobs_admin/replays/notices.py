@@ -1,4 +1,4 @@
-"""Notices that a replay is held or done, written in the transaction of the transition.
+"""Notices that a replay awaits approval, is held or is done, written in the transaction of the transition.
 
 `jobs_admin.notices` delivers them.
 """
@@ -6,11 +6,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from jobs_admin.models import Notice, Replay
 from jobs_admin.models.access import EVERY_SOURCE
+from jobs_admin.models.notice import REPLAY_AWAITING_APPROVAL
 
 _COUNTS = ("total", "planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled")
+
+
+def notify_approval(replay: Replay, sources: Sequence[str], why: str, dangerous: Sequence[str]) -> None:
+    """Write the notice that a started replay awaits approval. `dangerous`: its tasks that need approval."""
+    reason = " ".join(replay.reason.split())  # it cannot pass for another line
+    message = f"{why}\nRequested by {replay.actor}{f': {reason}' if reason else '.'}"
+    title = f"Replay #{replay.pk} awaits approval"
+    more = {"dangerous_tasks": list(dangerous)}
+    _write(replay, sources, REPLAY_AWAITING_APPROVAL, "approval", "warning", title, message, **more)
 
 
 def notify_hold(replay: Replay, sources: Sequence[str], why: str, n: int) -> None:
@@ -29,7 +40,14 @@ def notify_done(replay: Replay, sources: Sequence[str]) -> None:
 
 
 def _write(
-    replay: Replay, sources: Sequence[str], type_: str, number: str, severity: str, title: str, message: str
+    replay: Replay,
+    sources: Sequence[str],
+    type_: str,
+    number: str,
+    severity: str,
+    title: str,
+    message: str,
+    **more: Any,
 ) -> None:
     body = {
         "title": title,
@@ -38,6 +56,7 @@ def _write(
         "reason": replay.reason,
         "by": replay.actor,
         "counts": {name: getattr(replay, name) for name in _COUNTS},
+        **more,
     }
     # A notice about jobs of several sources requires access to all sources.
     source = sources[0] if len(sources) == 1 else EVERY_SOURCE

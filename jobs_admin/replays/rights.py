@@ -112,20 +112,30 @@ def approval_reason(ready: QuerySet[Failure], count: int) -> str:
     most = config.approve_above()
     if most is not None and count > most:
         return f"{count:,} jobs: above {most:,}, another operator must approve the replay (REDRIVE_APPROVE_ABOVE)."
-    if dangerous := _dangerous_tasks(ready) if count else []:
+    if dangerous := dangerous_tasks(ready) if count else []:
         names = list_some([terminal_line(task, 60) for task in dangerous], _NAMED)
         tasks = "a task" if len(dangerous) == 1 else "tasks"
         return f"It runs {tasks} that another operator must approve (REDRIVE_DANGEROUS_TASKS): {names}."[:255]
     return ""
 
 
-def _dangerous_tasks(ready: QuerySet[Failure]) -> list[str]:
+def dangerous_tasks(ready: QuerySet[Failure]) -> list[str]:
+    """Return the tasks of these jobs that REDRIVE_DANGEROUS_TASKS names."""
     if not config.dangerous_tasks():
         return []
     # Task names are few. The index of tasks tells which of them these jobs have.
     known = FailureCount.objects.filter(state="dead", count__gt=0).values_list("task", flat=True).distinct()
     dangerous = sorted(task for task in known if config.is_dangerous(task))
     return [task for task in dangerous if ready.filter(task=task).exists()]
+
+
+def must_approve(viewer: Viewer, replay: Replay) -> list[str]:
+    """Return the sources of the replay. Raises Refused unless the viewer can be the second person."""
+    sources = must_act(viewer, replay, "replay.approve")
+    if why := approver_refusal(viewer, replay, sources):
+        refused = Refused("forbidden", f"{why} Nothing was changed.")
+        refuse(viewer, "replay.approve", f"replay:{replay.pk}", refused, sources)
+    return sources
 
 
 def approver_refusal(viewer: Viewer, replay: Replay, sources: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from jobs_admin.rights import group_sight
 
 SAMPLED = 5_000  # jobs; of more, a sample of this size is spread evenly over the order of sending
 _BATCHES = 20  # sampled batches
-_LISTED = 20
+LISTED = 20  # values of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def spread_of_frozen(viewer: Viewer, replay: Replay) -> Spread:
 
 def _count_values(column: tuple) -> list:
     counts = Counter(value for value in column if value not in (None, ""))
-    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_LISTED]
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:LISTED]
 
 
 def _sample_ids(replay: Replay) -> tuple[list[int], bool]:

@@ -68,6 +68,11 @@ def is_set_up(user: Any) -> bool:
     return SecondFactor.objects.filter(user=user).exists()
 
 
+def is_password_enough(user: Any) -> bool:
+    """Return whether the password alone logs this person in."""
+    return user.has_usable_password() and config.takes_passwords() and not is_set_up(user) and not is_required(user)
+
+
 def make_key() -> str:
     """Return a new 160-bit key, encrypted, as a session stores it until the first code confirms it."""
     import pyotp  # needed by few requests
@@ -101,7 +106,7 @@ def enrol(user: Any, sealed: str, code: str, *, replaces: bool = True) -> list[s
             factor = SecondFactor.objects.create(user=user, sealed=_seal(open_key(sealed)), last_step=step)
             codes = _make_recovery_codes(factor)
             # Deleted, because a session that is only refused would become valid again with the next change.
-            sign_ins.drop(user)
+            sign_ins.drop(viewer_of(user), user)
             _record(viewer_of(user), "second_factor.enrol", user, after={"replaced": bool(replaced)})
     except IntegrityError:  # concurrent requests
         return []
@@ -220,7 +225,7 @@ def remove(viewer: Viewer, user: Any, act: str = "second_factor.remove") -> bool
     with transaction.atomic():
         removed, _ = SecondFactor.objects.filter(user=user).delete()
         if removed:
-            sign_ins.drop(user)
+            sign_ins.drop(viewer, user)
             _record(viewer, act, user)
     return bool(removed)
 

@@ -15,6 +15,7 @@ from jobs_admin import config
 from jobs_admin.db import audit
 from jobs_admin.models import SignIn
 from jobs_admin.models.access import Viewer
+from jobs_admin.rights import slack_links
 
 
 def record(user: Any, session_key: str, address: str, browser: str) -> None:
@@ -36,27 +37,30 @@ def list_open(user: Any) -> QuerySet[SignIn]:
 def end(viewer: Viewer, user: Any, pk: int | None = None, *, but: str = "") -> int:
     """End the person's session with this record, or all, except the one with the key `but`; return their number.
 
-    They are invalid from the next act on.
+    They are invalid from the next act on. Except with one session, the person's link to Slack ends too.
     """
     with transaction.atomic():
         ended = _delete(user, pk, but)
+        if pk is None:
+            slack_links.unlink(viewer, user)
         if ended:
             audit.record(viewer, "session.end", f"user:{user.get_username()}", after={"sessions": ended})
     return ended
 
 
 def change_password(viewer: Viewer, user: Any, password: str) -> None:
-    """Set the password, which was checked, and end all sessions of the person."""
+    """Set the password, which was checked, and end all sessions of the person and the link to Slack."""
     with transaction.atomic():
         user.set_password(password)
         user.save(update_fields=["password"])
-        _delete(user)
+        drop(viewer, user)
         audit.record(viewer, "password.change", f"user:{user.get_username()}")
 
 
-def drop(user: Any) -> None:
-    """End all sessions of the person, within an act that is itself recorded."""
+def drop(viewer: Viewer, user: Any) -> None:
+    """End all sessions of the person and the link to Slack, within an act that is itself recorded."""
     _delete(user)
+    slack_links.unlink(viewer, user)
 
 
 def _delete(user: Any, pk: int | None = None, but: str = "") -> int:

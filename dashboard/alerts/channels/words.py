@@ -21,6 +21,7 @@ KINDS = {"webhook": "Webhook", "slack": "Slack", "pagerduty": "PagerDuty", "emai
 EVENTS = {
     "poison.quarantined": "quarantined jobs",
     "job.escalated": "jobs escalated by their policy",
+    "replay.awaiting_approval": "replays awaiting approval",
     "replay.held": "held replays",
     "replay.done": "finished replays",
     "breaker.opened": "opened breakers",

@@ -28,6 +28,7 @@ HARMLESS = frozenset(
         "api:backtest_policy",
         "audit-export",
         "failure-export",
+        "slack",  # its answer is the refusal
         "policy-preview",
         "policy-backtest",
         "alert-rule-preview",
