@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from jobs_admin import alerts, notices
 from jobs_admin.core.refused import NotFound
 from jobs_admin.failures import saved_views
-from jobs_admin.incidents.moments import _alerts
+from jobs_admin.incidents.moments import _alerts, _find_alerts
 from jobs_admin.incidents.spans import Span
 from jobs_admin.models import Alert, Channel, Delivery, Notice, Role
 from jobs_admin.models.access import Viewer, viewer_of
@@ -109,8 +109,8 @@ def test_marks_and_moments_of_a_private_view_are_for_its_owner(boss):
     assert any("secret rule" in words for words in marked(boss))
     assert not any("secret rule" in words for words in marked(LOU))
     where = Span("shop", "", since, until, False, "asked")
-    assert any("secret rule" in one.words for one in _alerts(boss, where))
-    assert not list(_alerts(LOU, where))
+    assert any("secret rule" in one.words for one in _alerts(where, _find_alerts(boss, where)))
+    assert not list(_alerts(where, _find_alerts(LOU, where)))
     assert [alerts.listing(one).count for one in (boss, LOU)] == [1, 0]
     saved_views.change(boss, view, {"is_shared": True})
     assert any("secret rule" in words for words in marked(LOU))
