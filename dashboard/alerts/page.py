@@ -312,7 +312,7 @@ def act(found: Causes, alert: Alert, now: datetime, outlook: Outlook | None, *, 
         these = "This job" if found.dead == 1 else f"All {_jobs(alert, found.dead)}"
         advice = f"{these} would likely fail again: fix the cause first, then replay.{quiet}"
         return Act(advice, words, False, left_out, is_replay)
-    quiet_for = f"{these} ha{'s' if occur == 'occurs' else 've'} not failed for {last}."
+    quiet_for = f"{these} ha{'s' if occur == 'occurs' else 've'} not occurred for {last}."
     return Act(f"{these} {occur} only now and then." if still else quiet_for, words, True, left_out)
 
 

@@ -43,7 +43,7 @@ def index(request: HttpRequest) -> HttpResponse:
     found, others = dependencies.listing(request.viewer, now)
     shown = breakers_by_name(request.viewer, now) if found else {}
     context = {
-        "lines": [line(row, shown.get(row.name, [])) for row in found],
+        "lines": [line(row, shown.get(row.name, []), request.viewer.focus) for row in found],
         "others": others,
         "self_url": source_switcher.with_focus(reverse("redrive:dependency-list"), request.viewer),
     }
@@ -116,17 +116,18 @@ class Line(TypedDict):
     breakers: list[breaker_page.Shown]
 
 
-def line(row: DependencyRow, shown: list[breaker_page.Shown]) -> Line:
-    """Return the line of a dependency. `shown`: its breakers."""
+def line(row: DependencyRow, shown: list[breaker_page.Shown], source: str = "") -> Line:
+    """Return the line of a dependency. `shown`: its breakers. `source`: the only one that is counted; "": all."""
+    counted = {"dependency": row.name} | ({"source": source} if source else {})
     return Line(
         name=visible(row.name),
         url=links.dependency_page(row.name),
         about=_SUMMARIES.get(row.name, ""),
         per_minute=number(row.per_minute) if row.per_minute else "",
         dead=number(row.dead) if row.dead else "",
-        dead_url=links.failures_of(dependency=row.name, state="dead"),
+        dead_url=links.failures_of(**counted, state="dead"),
         open=number(row.open) if row.open else "",
-        open_url=links.failures_of(dependency=row.name),
+        open_url=links.failures_of(**counted),
         queues=number(row.queues),
         tasks=number(row.tasks),
         groups=number(row.groups),

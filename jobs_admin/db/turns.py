@@ -41,8 +41,8 @@ def rest(began: float) -> None:
 def lock_writers() -> None:
     """Let one process at a time write reports or move failures, until its transaction ends, as SQLite always does.
 
-    Required as the first statement of each transaction that changes the key of a failure's counter (`FailureCount`):
-    a report changes several counters, and two such transactions could otherwise deadlock. Ids then also increase in the
+    Required as the first statement of each transaction that changes the key of a failure's counter (`FailureCount`), or several
+    failures: a report changes several counters, and two such transactions could otherwise deadlock. Ids then also increase in the
     order of commits: a replay's scope ("up to this id") gains nothing afterwards, and a list has no late rows below its
     first row. Expensive work, reading and encrypting, is done before.
     """

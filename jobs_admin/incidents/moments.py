@@ -34,7 +34,7 @@ from jobs_admin.rights import alert_sight, group_sight, replay_sight
 
 MOST_OF_A_KIND = 50
 MOST_GROUPS = 200  # groups of the place with the most jobs, whose changes (new, regressed, resolved) are listed
-_MOST_SILENCES = 2_000  # the latest, of all sources: those that cover an alert of the incident are listed
+_MOST_SILENCES = 2_000  # latest silences that are checked, of all sources
 _MATCHERS = ("alert", "rule", "severity", "queue", "source")
 _SHOWN_STATES = (AlertState.FIRING, AlertState.ACKNOWLEDGED, AlertState.SILENCED, AlertState.RESOLVED)
 # Acts on a replay -> kind of moment.
@@ -95,7 +95,7 @@ def _failing(seen: OverTime) -> Iterator[Moment]:
 
 
 def _find_alerts(viewer: Viewer, where: Span) -> list[Alert]:
-    """Return the alerts of the place that were open meanwhile, the latest first."""
+    """Return the place's alerts that were open in the span, latest first."""
     open_then = Q(opened_at__lte=where.until) & (Q(resolved_at__isnull=True) | Q(resolved_at__gte=where.since))
     found = Alert.objects.filter(alert_sight.visible(viewer), open_then, source=where.source)
     if where.queue:
@@ -118,10 +118,10 @@ def _alerts(where: Span, alerts: list[Alert]) -> Iterator[Moment]:
 
 def _silences(viewer: Viewer, where: Span, alerts: list[Alert]) -> Iterator[Moment]:
     """Yield the starts and ends of silences that cover one of the alerts."""
-    meanwhile = Silence.objects.filter(starts_at__lte=where.until, ends_at__gte=where.since)
+    overlapping = Silence.objects.filter(starts_at__lte=where.until, ends_at__gte=where.since)
     found = [
         one
-        for one in meanwhile.order_by("-starts_at", "-pk")[:_MOST_SILENCES]
+        for one in overlapping.order_by("-starts_at", "-pk")[:_MOST_SILENCES]
         if viewer.sees_any_of(str(one.matchers.get("source") or EVERY_SOURCE))
         and any(one.covers(alert, alert.rule.name) for alert in alerts)
     ]

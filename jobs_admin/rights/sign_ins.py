@@ -49,12 +49,12 @@ def end(viewer: Viewer, user: Any, pk: int | None = None, *, but: str = "") -> i
 
 
 def change_password(viewer: Viewer, user: Any, password: str) -> None:
-    """Set the password, which was checked, and end all sessions of the person and the link to Slack."""
+    """Set the validated password, and end the person's sessions and link to Slack."""
     with transaction.atomic():
         user.set_password(password)
         user.save(update_fields=["password"])
         drop(viewer, user)
-        audit.record(viewer, "password.change", f"user:{user.get_username()}")
+        audit.record(viewer, "user.password", f"user:{user.get_username()}")
 
 
 def drop(viewer: Viewer, user: Any) -> None:

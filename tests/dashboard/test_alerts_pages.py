@@ -233,7 +233,7 @@ def test_of_errors_that_ended_the_replay_is_the_act_with_the_number_of_its_draft
     bury(4, queue="emails", group=group("OSError", "old", last_seen=earlier), failed_at=before, first_failed_at=before)
     text, page = read_reasons(otto, episode("emails"))
     assert "4 jobs are not included: died before this alert." in text
-    assert "The leading errors have not failed for 20 min. Review and replay 7 emails jobs" in text
+    assert "The leading errors have not occurred for 20 min. Review and replay 7 emails jobs" in text
     assert "last failed 20 min ago (" in text
     assert not re.search(r"\bended\b", text), "an error that occurs each half hour has not ended after 20 minutes"
     assert (

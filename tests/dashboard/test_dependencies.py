@@ -70,6 +70,9 @@ def test_the_list_is_limited_to_the_chosen_source(ann, outage, sources):
     page = ann.get("/dependencies/", {"source": "bank"})
     text = text_of(page)
     assert "bank.example" in text and "partner.example" not in text and "Source: bank" in text
+    assert "/failures/?q=dependency%3Abank.example+source%3Abank" in page.content.decode(), (
+        "its numbers are the source's"
+    )
     assert 'hx-get="/dependencies/?source=bank"' in page.content.decode(), "it stays so when it refreshes itself"
     assert "Source: All sources" in text_of(ann.get("/dependencies/"))
 

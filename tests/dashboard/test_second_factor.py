@@ -487,7 +487,8 @@ def test_a_person_changes_their_password_and_stays_logged_in_here_only(client, a
     page = here.post("/account/password/", given, follow=True).content.decode()
     assert "Your password is changed." in page and page.count("This session") == 1
     assert User.objects.get(username="ann").check_password(new)
-    assert is_in(here) and not is_in(phone) and acts() == [("password.change", "user:ann", True)]
+    assert is_in(here) and not is_in(phone) and acts() == [("user.password", "user:ann", True)]
+    assert SignIn.objects.count() == 1
 
 
 def test_a_session_that_got_another_key_is_listed_again_and_ended_ones_go(client, ann):

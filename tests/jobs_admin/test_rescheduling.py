@@ -20,7 +20,7 @@ from tests.kit.jobs_tables import AS_PUBLISHED, OnSQLite
 from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 EXPONENTIAL = {"curve": {"backoff": {"kind": "exponential", "first_delay_s": 30, "factor": 2}}}
 BEN = Viewer(name="ben", roles={"shop": "viewer"})
