@@ -33,6 +33,7 @@ class Slack:
         self.endpoint = endpoint
         self.server = urlsplit(url).netloc
         self.n = 0
+        self.received: list[tuple[str, dict]] = []  # path and body
 
     def request(self, body: bytes, *, method="POST", at=None, secret=SECRET, signature=None) -> tuple[int, str]:
         at = str(int(time.time()) if at is None else at)
@@ -76,7 +77,8 @@ class Slack:
 
     def _received(self, path: str) -> list[dict]:
         deliver()
-        return [json.loads(one.body) for one in self.endpoint.seen if one.path.startswith(path)]
+        self.received += [(one.path, json.loads(one.body)) for one in self.endpoint.seen[len(self.received) :]]
+        return [body for at, body in self.received if at.startswith(path)]
 
     def review(self, value: str, member: str = MEMBER) -> dict:
         """Press *Review*, and return the answer as Slack gets it."""
