@@ -91,6 +91,8 @@ def _run(
         die_with_parent()
         if os.getppid() != parent:  # the parent died before the death signal was set
             os._exit(1)
+        # Unreachable objects of the parent close their files by number: now, and not once others have these numbers.
+        gc.collect()
         nothing = os.open(os.devnull, os.O_RDONLY)
         for there, here in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(there, here)
