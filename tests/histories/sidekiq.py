@@ -11,7 +11,6 @@ from pathlib import Path
 
 import redis
 
-from tests.histories import desk
 from tests.histories.desk import JobKey
 from tests.histories.kit import Divergence, act
 from tests.histories.source import ShopWorld
@@ -235,30 +234,6 @@ class Sidekiq(ShopWorld):
                 pulling.pull(self.source, "histories:1")
                 checked += 1
         replays.settle()  # Sidekiq reports no success: what was sent is gone from the desk, unless it fails again
-
-    @act(weight=2)
-    def start_early(self, rng: random.Random) -> None:
-        """Retries are rescheduled to now, and Sidekiq starts them, or they have another number of attempts."""
-        from jobs_admin.models import Reschedule
-        from jobs_admin.models.reschedule import RescheduleState
-        from jobs_admin.retries import rescheduling
-
-        self.read()
-        if not (jobs := self.some(rng, lambda job: job.place == "retry", most=self.bound + 1)):
-            return
-        change = {"due_at": "now"} | ({"max_attempts": rng.randint(2, 5)} if rng.random() < 0.5 else {})
-        rescheduling.plan(desk.operator(), selection=self.ids(jobs), change=change, reason="the partner is back")
-        self.read()
-        is_stopped = Reschedule.objects.latest("pk").state == RescheduleState.STOPPED  # more wait than are remembered
-        changed = [job for job in jobs if not is_stopped and job.count < change.get("max_attempts", job.most)]
-        for job in changed:
-            job.most = change.get("max_attempts", job.most)
-        found = {(one := json.loads(raw))["jid"]: (one["retry"], at) for raw, at in self.client.zscan_iter("retry")}
-        must = {job.id: job.most - 1 for job in self.jobs if job.place == "retry"}
-        if {job_id: retry for job_id, (retry, _) in found.items()} != must:
-            raise Divergence(f"The retry set has {found}, expected {must}")
-        if late := [job.id for job in changed if found[job.id][1] > time.time()]:
-            raise Divergence(f"{late} are not due")
 
     def before_replay(self, jobs: list[Job], outcomes: list[str]) -> None:
         for job, outcome in zip(jobs, outcomes, strict=True):

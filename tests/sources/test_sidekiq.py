@@ -14,7 +14,7 @@ import redis
 from dashboard.setup.engine import Engine, free_port
 from jobs_admin.core.display import TRACE_HEAD, TRACE_TAIL
 from jobs_admin.sources import connect, death_reading
-from jobs_admin.sources.base import READ_ONLY, Ref, Rescheduled, SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import READ_ONLY, Ref, SourceRefused, SourceUnreachable
 from jobs_admin.sources.sidekiq import retries, wire
 from jobs_admin.sources.sidekiq.message import Job
 from tests.kit import shops
@@ -473,71 +473,6 @@ class TestSending(Sidekiq):
         wanted = [ref(one) for one in reports if one.job_id in ("d1", "d3")]
         assert source.remove([*wanted, Ref(self.queue, "unknown", "dead", now)]) == set(wanted)
         assert sorted(json.loads(one)["jid"] for one in self.client.zrange("dead", 0, -1)) == ["d0", "d2", "d4"]
-
-
-class TestRescheduling(Sidekiq):
-    def test_waiting_retries_are_moved_and_others_are_left_alone(self, source):
-        now, soon = time.time(), time.time() + 5_000.25
-        for n in range(25):
-            self.store(now + 60 + n // 5, self.job(f"j{n}", retry=3, args=[n]), "retry")
-        self.store(now + 50, self.job("left", retry=True), "retry")
-        (before,) = [one for one in self.client.zrange("retry", 0, -1) if b'"left"' in one]
-        read(source)
-        self.shop.do(["requeue", "j3"])
-        changes = [Rescheduled(Ref(self.queue, f"j{n}"), soon, 9 if n else None) for n in range(5)]
-        changes += [Rescheduled(Ref(self.queue, "nowhere"), soon), Rescheduled(Ref("others", "j7"), soon)]
-        changes += [Rescheduled(Ref(self.queue, "j8"), None, 7)]
-        moved = source.reschedule(changes)
-        assert sorted(one.job_id for one in moved) == ["j0", "j1", "j2", "j4", "j8"]
-        found = {
-            json.loads(raw)["jid"]: (json.loads(raw), at)
-            for raw, at in self.client.zrange("retry", 0, -1, withscores=True)
-        }
-        assert len(found) == 25 and self.waiting(self.queue) == ["j3"]
-        assert {job_id for job_id, (_, at) in found.items() if at == soon} == {"j0", "j1", "j2", "j4"}
-        assert found["j0"][0] == self.job("j0", retry=3, args=[0]) | {
-            n: found["j0"][0][n] for n in ("created_at", "enqueued_at", "failed_at")
-        }
-        assert [found[one][0]["retry"] for one in ("j1", "j8", "j9")] == [8, 6, 3]
-        assert self.client.zscore("retry", before) == now + 50
-        refs = {job_id: Ref(self.queue, job_id, "retrying", now) for job_id in ("j1", "j8")}
-        assert source.check_jobs(list(refs.values())).due == {refs["j1"]: soon, refs["j8"]: found["j8"][1]}
-
-    def test_one_that_is_due_now_is_started_by_sidekiq_and_has_the_new_number_of_attempts(self, source):
-        (job_id,) = self.add({"args": [1], "retry": 5})
-        read(source)
-        job = Ref(self.queue, job_id)
-        assert source.reschedule([Rescheduled(job, time.time() - 1, 2)]) == {job}
-        assert source.reschedule([Rescheduled(Ref("other", job_id), time.time() - 1, 2)]) == set()
-        self.shop.do(["promote", job_id], ["work", self.queue])
-        assert [json.loads(one)["retry_count"] for one in self.client.zrange("dead", 0, -1)] == [1]
-
-    def test_one_that_left_or_changed_meanwhile_is_not_brought_back(self, source):
-        (job_id,) = self.add({"args": [1], "retry": 5})
-        read(source)
-        changes = [Rescheduled(Ref(self.queue, job_id), time.time() + 9, 9)]
-        real = source._wire._scripts["move"]
-
-        def move(**call):
-            self.client.delete("retry")  # between reading and writing
-            return real(**call)
-
-        source._wire._scripts["move"] = move
-        assert source.reschedule(changes) == set() and not self.client.exists("retry")
-
-    def test_what_is_not_remembered_is_refused(self, source, monkeypatch):
-        for n in range(3):
-            self.store(time.time() + 60, self.job(f"j{n}", retry=3), "retry")
-        monkeypatch.setattr(retries, "_REMEMBERED", 2)
-        read(source)
-        before = self.client.dump("retry")
-        with pytest.raises(SourceRefused, match="Too many retries"):
-            source.reschedule([Rescheduled(Ref(self.queue, f"j{n}"), 1.0) for n in range(3)])
-        assert self.client.dump("retry") == before
-
-    def test_before_all_are_read_nothing_is_changed(self, source):
-        with pytest.raises(SourceUnreachable, match="Nothing was changed"):
-            source.reschedule([Rescheduled(Ref(self.queue, "a"), 1.0)])
 
 
 class TestBounds(Sidekiq):

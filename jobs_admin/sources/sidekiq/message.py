@@ -142,29 +142,19 @@ def read_known(raw: bytes) -> Job:
 
 def retried(raw: bytes, lineage: Mapping[str, Any], died_at: float, now: float) -> bytes:
     """Return a job as Sidekiq's `SortedEntry#retry` pushes it: this retry is not counted. Raises SourceRefused."""
-    job, fields = read_known(raw), _members(raw)
-    if (count := untrusted.number(job.fields.get("retry_count"))) is not None:
-        fields["retry_count"] = write(int(count) - 1)
-    made_at = untrusted.number(job.fields.get("created_at")) or 0.0
-    fields["enqueued_at"] = write(int(now * 1000) if made_at >= LATEST_S else now)  # Sidekiq 8: milliseconds
-    fields[_OURS] = write({**lineage, _REPLAYED: died_at})
-    return join_members(fields).encode("utf-8", "surrogateescape")
-
-
-def with_attempts(raw: bytes, most: int) -> bytes:
-    """Return a waiting job with this maximum of attempts. Raises SourceRefused."""
-    fields = _members(raw) | {"retry": write(most - 1)}
-    return join_members(fields).encode("utf-8", "surrogateescape")
-
-
-def _members(raw: bytes) -> dict[str, str]:
+    job = read_known(raw)
     try:
         fields = members(raw.decode("utf-8", "surrogateescape"))
     except ValueError as error:
         raise SourceRefused(_NOT_JSON) from error
     if fields is None or len(fields) == MOST:
         raise SourceRefused(_NOT_JSON)
-    return fields
+    if (count := untrusted.number(job.fields.get("retry_count"))) is not None:
+        fields["retry_count"] = write(int(count) - 1)
+    made_at = untrusted.number(job.fields.get("created_at")) or 0.0
+    fields["enqueued_at"] = write(int(now * 1000) if made_at >= LATEST_S else now)  # Sidekiq 8: milliseconds
+    fields[_OURS] = write({**lineage, _REPLAYED: died_at})
+    return join_members(fields).encode("utf-8", "surrogateescape")
 
 
 def storable(name: str) -> str:

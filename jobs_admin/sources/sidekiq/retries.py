@@ -42,11 +42,6 @@ class Retries:
     def is_first_round(self) -> bool:
         return self._round == 0
 
-    @property
-    def is_full(self) -> bool:
-        """Return whether more jobs wait than are remembered."""
-        return len(self.due) >= _REMEMBERED
-
     def take_turn(self, now_ms: int) -> list[StoredJob]:
         """Read some jobs within bounds."""
         if self._round and now_ms - self._turned_ms < _TURN_MS:

@@ -20,14 +20,13 @@ from jobs_admin.sources.base import (
     Rescheduled,
     SourceRefused,
     SourceSettings,
-    SourceUnreachable,
     refuse_unknown_options,
 )
 from jobs_admin.sources.ledger import ANSWERS, AtomicLedger
 from jobs_admin.sources.one_redis import JobRefusals, batches, job_member, now_ms, seconds_option, tenant_option
 from jobs_admin.sources.sidekiq.findings import collect_findings
 from jobs_admin.sources.sidekiq.job_changes import find_changes, why_not_absent
-from jobs_admin.sources.sidekiq.message import Job, is_jid, retried, with_attempts
+from jobs_admin.sources.sidekiq.message import Job, is_jid, retried
 from jobs_admin.sources.sidekiq.reading import Reading
 from jobs_admin.sources.sidekiq.reports import headers_of
 from jobs_admin.sources.sidekiq.wire import Wire
@@ -46,7 +45,7 @@ _NOT_JSON = "This entry is not a job of Sidekiq's."
 class Sidekiq(AtomicLedger):
     """A `sources.PulledSource`. Options: docs/sources/sidekiq.md."""
 
-    can = Capabilities(atomic_send=True, same_id=True, remove=True, holds_dead=True, in_place=True, reschedule=True)
+    can = Capabilities(atomic_send=True, same_id=True, remove=True, holds_dead=True, in_place=True)
     outcome_within_s = 3600.0
 
     def __init__(self, given: SourceSettings) -> None:
@@ -174,32 +173,7 @@ class Sidekiq(AtomicLedger):
         return removed
 
     def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
-        """See `base.PulledSource`. Sidekiq starts due retries every few seconds."""
-        self._wire.refuse_read_only()
-        retries = self._reading.retries
-        if retries.is_first_round:
-            raise SourceUnreachable("Not all retries of Sidekiq were read yet. Nothing was changed.")
-        if retries.is_full and any(one.job.job_id not in retries.due for one in changes):
-            raise SourceRefused("Too many retries wait in Sidekiq to reschedule all of these. Nothing was changed.")
-        known = [(one, retries.due[one.job.job_id]) for one in changes if one.job.job_id in retries.due]
-        moved: set[Ref] = set()
-        for start in range(0, len(known), _MESSAGES_PER_CALL):
-            moved |= self._reschedule_part(known[start : start + _MESSAGES_PER_CALL])
-        return moved
-
-    def _reschedule_part(self, known: Sequence[tuple[Rescheduled, float]]) -> set[Ref]:
-        def change(n: int, job: Job) -> tuple[float, bytes] | None:
-            one, score = known[n]
-            if job.queue != one.job.queue:
-                return None
-            raw = job.raw if one.max_attempts is None else with_attempts(job.raw, one.max_attempts)
-            return score if one.due_at is None else one.due_at, raw
-
-        jobs = [(score, one.job.job_id) for one, score in known]
-        answers = self._wire.call(lambda: self._wire.change_retries(jobs, change))
-        moved = {one.job: one.due_at for (one, _), answer in zip(known, answers, strict=True) if answer}
-        self._reading.retries.due.update({job.job_id: at for job, at in moved.items() if at is not None})
-        return set(moved)
+        raise SourceRefused("Retries of Sidekiq cannot be rescheduled here. Nothing was changed.")
 
     # Content of a captured message
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ _COUNTED_AT_ONCE, _COUNTED_BYTES_AT_ONCE = 500, 2_000_000
 _SEARCHED, _SEARCHED_AT_ONCE, _SEARCHED_BYTES = 20_000, 500, 2_000_000  # of a queue; bytes per call
 _NEARLY_FULL = 0.9  # from which on the dead set may have dropped jobs between two samples
 _LONGER_S = 90 * 86_400  # than Sidekiq stores dead jobs: their deaths stay known
-_SAME_SCORE = 20  # jobs with one score among which one is sought
 _MAY_WRITE_S = 1.0  # for which an answer is not checked again
 _MAJORS = range(5, 9)
 
@@ -73,7 +72,7 @@ class Wire(OneRedis):
         self._counted: dict[str, tuple[object, dict[str, int] | None]] = {}
         self._scripts = {
             name: self.client.register_script((_HERE / f"{name}.lua").read_text())
-            for name in ("page", "count", "find", "search", "move")
+            for name in ("page", "count", "find", "search")
         }
         self._send = self.client.register_script(SENDING + (_HERE / "send.lua").read_text())
         self._may_write_until = 0.0
@@ -270,29 +269,6 @@ class Wire(OneRedis):
             head += [token, self.key(f"queue:{queue}"), queue, *rest]
         answers: list[int] = self._send(keys=[self.ledger(replay)], args=head)
         return answers
-
-    def change_retries(
-        self, jobs: Sequence[tuple[float, str]], change: Callable[[int, Job], tuple[float, bytes] | None]
-    ) -> list[bool]:
-        """Change jobs, by score and id, that still wait for a retry. Return whether each did.
-
-        `change` returns the new score and job; None: it is left alone.
-        """
-        key = self.key("retry")
-        pipe = self.client.pipeline(transaction=False)
-        for score, _ in jobs:
-            pipe.zrange(key, repr(score), repr(score), byscore=True, offset=0, num=_SAME_SCORE)
-        arguments: list[Any] = [key]
-        changed = []
-        for n, ((score, job_id), found) in enumerate(zip(jobs, self.answers(pipe) if jobs else [], strict=True)):
-            read = (Job.read(raw) for raw in (found if isinstance(found, list) else ()))
-            job = next((one for one in read if one.id == job_id), None)
-            if job is not None and (new := change(n, job)) is not None:
-                arguments += [repr(score), job.raw, repr(new[0]), new[1]]
-                changed.append(n)
-        answers = self._scripts["move"](args=arguments) if changed else []
-        done = {n for n, answer in zip(changed, answers, strict=True) if answer == 1}
-        return [n in done for n in range(len(jobs))]
 
     def why_read_only(self) -> str:
         """Return why the source is read-only; "" if it is not."""
