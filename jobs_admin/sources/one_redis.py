@@ -187,12 +187,15 @@ class LossMark:
         now = now_ms(self._client)
         since, beat = (untrusted.integer(one) for one in self._client.hmget(self._key, "since", "beat"))
         is_complete = last_beat == 0 or (beat is not None and beat >= last_beat)
+        marks: dict[Any, Any] = {"beat": now}
         if since is None and last_beat == 0:
             since = 0 if is_start else now  # the mark could not be written before: a loss until now is unknown
         elif not is_complete:
             since = now
+            if beat is None:
+                marks["lost"] = now
         with contextlib.suppress(*NOT_WRITTEN):
-            self._client.hset(self._key, mapping={"since": since or 0, "beat": now})
+            self._client.hset(self._key, mapping=marks | {"since": since or 0})
             self.beat = now
             return is_complete
         return True  # without write access there is no mark: nothing counts as gone, and nothing is read again
@@ -200,6 +203,12 @@ class LossMark:
     def complete_since(self) -> int | None:
         """Return the time (ms) since which no data was lost; 0: none ever was. None: unknown."""
         return untrusted.integer(self._client.hget(self._key, "since"))
+
+    def lost_at(self) -> int:
+        """Return the latest time (ms) at which all data was lost; 0: never, as far as known. Less was lost if Redis
+        stopped, or was restored from a copy.
+        """
+        return untrusted.integer(self._client.hget(self._key, "lost")) or 0
 
 
 def is_evidence(since: int | None, died_at: float, expires_at: float, now: float) -> bool:

@@ -63,6 +63,7 @@ class Sidekiq(ShopWorld):
         self.set_bound(retries, "_REMEMBERED", rng.choice([0, bound, 200_000]))
         self.set_bound(retries, "APART_S", 0)
         self.set_bound(wire, "_PAGE_BYTES", rng.choice([1, 1_000, 4_000_000]))
+        self.set_bound(wire, "_FOUND_BYTES", rng.choice([100_000, 4_000_000]))
         self.set_bound(wire, "_COUNTED_AT_ONCE", rng.choice([bound, 500]))
         self.set_bound(wire, "_COUNTED_BYTES_AT_ONCE", rng.choice([1, 2_000_000]))
         self.set_bound(wire, "_SEARCHED_AT_ONCE", rng.choice([20, 500]))

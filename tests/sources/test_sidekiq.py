@@ -21,7 +21,7 @@ from tests.kit import shops
 from tests.sources.pulled_contract import PulledContract, read, read_until, ref
 
 pytestmark = pytest.mark.server
-WRAPPER = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
+WRAPPERS = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper"
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +84,21 @@ class Sidekiq:
         self.client.zadd(key, {raw: score})
         return raw
 
+    def copy(self):
+        """Return a copy of the server's data."""
+        return {key: self.client.dump(key) for key in self.client.scan_iter()}
+
+    def restore(self, copy):
+        self.client.flushall()
+        for key, content in copy.items():
+            self.client.restore(key, 0, content)
+
+    def limited(self, *rights):
+        self.client.acl_setuser("limited", enabled=True, nopass=True, reset=True)
+        self.client.execute_command("ACL", "SETUSER", "limited", *rights)
+        self.made.append(connect("shop", "sidekiq", self.shop.url.replace("//", "//limited:x@")))
+        return self.made[-1]
+
     def job(self, job_id, **members):
         """A job as Sidekiq writes it."""
         now = time.time()
@@ -126,10 +141,12 @@ class TestReports(Sidekiq):
 
     def test_the_class_of_an_active_job_is_the_wrapped_one(self, source):
         data = {"job_class": "MailJob", "arguments": ["ann", {"shop": 7}]}
-        self.add({"class": WRAPPER, "wrapped": "MailJob", "args": [data]}, {"class": WRAPPER, "args": [data]})
+        for n, wrapper in enumerate(WRAPPERS):
+            self.store(time.time(), self.job(f"a{n}", wrapped="MailJob", args=[data], **{"class": wrapper}))
+            self.store(time.time(), self.job(f"b{n}", args=[data], **{"class": wrapper}))
         reports, _ = read(self.another(tenant="args.1.shop"))
-        assert [(one.task, one.tenant) for one in reports] == [("MailJob", "7")] * 2
-        assert [json.loads(one.args) for one in reports] == [data["arguments"]] * 2
+        assert [(one.task, one.tenant) for one in reports] == [("MailJob", "7")] * 4
+        assert [json.loads(one.args) for one in reports] == [data["arguments"]] * 4
 
     def test_times_are_seconds_or_as_in_sidekiq_8_milliseconds(self, source):
         ms = int((time.time() - 60) * 1000)
@@ -434,27 +451,98 @@ class TestSending(Sidekiq):
         assert source.send("r", [self.outgoing_message(reports[7], 2)]) == {2: "sent"}
         assert self.waiting(self.queue) == ["d7"]
 
+    def test_after_a_stop_that_lost_the_latest_moment_a_job_that_others_retried_is_gone_and_not_sent(self, source):
+        self.bury(2)
+        reports, after = read(source)
+        copy = self.copy()
+        _, after = read(source, after)
+        self.restore(copy)
+        source = self.another()
+        _, after = read(source, after)
+        self.shop.do(["requeue", reports[0].job_id])
+        self.work(self.queue)
+        _, after = read(source, after)
+        refs = [ref(one) for one in reports]
+        assert set(source.check_jobs(refs).gone) == {refs[0]}
+        with pytest.raises(SourceRefused, match="someone else"):
+            source.send("r", [self.outgoing_message(reports[0])])
+        assert self.waiting(self.queue) == []
+        assert source.send("r", [self.outgoing_message(reports[1])]) == {1: "sent"}
+
+    def test_one_that_died_after_the_copy_from_which_redis_was_restored_is_refused(self, source):
+        self.bury(1)
+        _, after = read(source)
+        copy = self.copy()
+        self.bury(1)
+        ((report,), after) = read(source, after)
+        self.restore(copy)
+        read(source, after)
+        with pytest.raises(SourceRefused, match="may have run"):
+            source.send("r", [self.outgoing_message(report)])
+        assert self.waiting(self.queue) == []
+
+    def test_one_that_others_retried_while_the_user_could_only_read_is_refused(self):
+        self.bury(1)
+        reader = self.limited("~*", "+@read", "+@scripting", "+ping", "+time")
+        ((report,), after) = read(reader)
+        self.shop.do(["requeue", report.job_id])
+        self.work(self.queue)
+        writer = self.limited("~*", "+@all")
+        for _ in range(2):
+            with pytest.raises(SourceRefused, match="may have run"):
+                writer.send("r", [self.outgoing_message(report)])
+            _, after = read(writer, after)
+        assert self.waiting(self.queue) == []
+        self.client.acl_deluser("limited")
+
     def test_a_dead_job_is_on_its_queue_or_still_dead_whatever_the_server_refuses(self, source):
         self.bury(2)
         reports, _ = read(source)
         messages = [self.outgoing_message(one, n) for n, one in enumerate(reports)]
+        before = self.client.zrange("dead", 0, -1, withscores=True)
         no_push = ["+@all", "~redrive:*", "%R~*", "~dead", "~queues"]
-        for rights in (no_push, ["+@all", "~*", "-zrem"]):
-            self.client.acl_setuser("limited", enabled=True, nopass=True, reset=True)
-            self.client.execute_command("ACL", "SETUSER", "limited", *rights)
-            limited = connect("shop", "sidekiq", self.shop.url.replace("//", "//limited:x@"))
-            self.made.append(limited)
-            assert [one.id for one in limited.findings()][:1] == ([READ_ONLY] if "-zrem" in rights else [])
-            with pytest.raises((SourceUnreachable, SourceRefused)):
-                limited.send("r", messages)
-            assert self.client.zcard("dead") == 2 and not self.waiting(self.queue) and not source.was_sent("r", [0, 1])
+        no_removal = ["+@all", "~redrive:*", "~queue:*", "~queues", "%R~*"]
+        for rights in (no_push, no_removal, ["+@all", "~*", "-zrem"], ["+@all", "~*", "-zadd"]):
+            limited = self.limited(*rights)
+            assert [one.id for one in limited.findings()][:1] == ([READ_ONLY] if "~*" in rights else [])
+            for _ in range(2):
+                with pytest.raises((SourceUnreachable, SourceRefused)):
+                    limited.send("r", messages)
+                assert self.client.zrange("dead", 0, -1, withscores=True) == before
+                assert not self.waiting(self.queue) and not source.was_sent("r", [0, 1])
         self.client.acl_deluser("limited")
         self.client.set(f"queue:{self.queue}", "x")
         with pytest.raises(SourceRefused, match="type that Sidekiq gives it"):
             source.send("r", messages)
         self.client.delete(f"queue:{self.queue}")
-        assert source.send("r", messages) == dict.fromkeys((0, 1), "sent")
+        rights = "%R~* ~redrive:* ~queue:* ~queues ~dead +@read +@write +@scripting +@transaction +ping +time"
+        least = self.limited(*rights.split())
+        assert [one.id for one in least.findings()] == ["settings-unknown"]
+        assert least.send("r", messages) == dict.fromkeys((0, 1), "sent")
+        self.client.acl_deluser("limited")
         assert source.send("r", messages) == dict.fromkeys((0, 1), "already") and len(self.waiting(self.queue)) == 2
+
+    def test_recorded_deaths_are_bounded_and_expire(self, monkeypatch):
+        monkeypatch.setattr(wire, "_KNOWN_DEATHS", 3)
+        source = self.another(dead_max_jobs=1)
+        self.bury(1)
+        ((lost,), after) = read(source)
+        self.lose_everything()
+        _, after = read(source, after)
+        now = time.time()
+        for n in range(12):
+            self.store(now + n / 100, self.job(f"d{n}"))
+        _, after = read(source, after)
+        own = "redrive:{shop}:sidekiq:"
+        assert self.client.zcard(own + "died") == 10
+        source.check_jobs([ref(lost)])
+        assert self.client.ttl(own + "died") > 0 and self.client.ttl(own + "dropped") > 0
+        for n in range(12):
+            self.store(now + 1 + n / 100, self.job(f"d{n}"))
+        read(source, after)
+        assert self.client.zcard(own + "before") <= 10 and self.client.ttl(own + "before") > 0
+        with pytest.raises(SourceRefused, match="may have run"):  # its own record may have been among those removed
+            source.send("r", [self.outgoing_message(lost)])
 
     def test_what_was_withheld_is_never_sent(self, source):
         self.bury(2)
@@ -498,6 +586,37 @@ class TestBounds(Sidekiq):
         monkeypatch.setattr(wire, "_COUNTED_BYTES", 100)
         assert [one.source_dead for one in self.another().depths()] == [None]
 
+    def test_jobs_are_found_within_bounds_and_those_of_one_moment_are_read_once(self, source, monkeypatch):
+        now = time.time()
+        for n in range(10):
+            # every third one is parsed: its id is escaped, or another one is in its arguments
+            other = {"args": [{"jid": "d1"}, "x" * 500], "error_message": "é"} if n % 3 else {}
+            self.store(now - 50 + n // 2 * 2, self.job(f"d{n}", **other))
+        reports, _ = read(source)
+        refs = [ref(one) for one in reports]
+        self.client.zrem("dead", *self.client.zrange("dead", 4, 5))
+        for most in (4_000, 10_000, 4_000_000):
+            monkeypatch.setattr(wire, "_FOUND_BYTES", most)
+            assert {one.job_id for one in source.check_jobs(refs).gone} == {"d4", "d5"}
+        self.client.config_resetstat()
+        source.check_jobs(refs)
+        assert self.client.info("commandstats")["cmdstat_zrange"]["calls"] <= 10
+        monkeypatch.setattr(wire, "_FOUND_BYTES", 1)  # of each moment, the first one
+        assert {one.job_id for one in source.check_jobs(refs).gone} == {"d4", "d5"}
+        self.client.zrem("dead", self.client.zrange("dead", 1, 1)[0])
+        assert {one.job_id for one in source.check_jobs(refs).gone} >= {"d4", "d5"}
+        first, second = sorted((ref(one) for one in reports if one.job_id in ("d8", "d9")), key=lambda one: one.job_id)
+        assert source.remove([second]) == set() and source.remove([first]) == {first}
+
+    @pytest.mark.parametrize("most", [1, 1_000, 2_000_000])
+    def test_a_queue_is_searched_within_bounds(self, source, monkeypatch, most):
+        monkeypatch.setattr(wire, "_SEARCHED_BYTES", most)
+        for n in range(45):
+            self.client.lpush(
+                f"queue:{self.queue}", json.dumps(self.job(f"j{n}", args=[{"jid": "x"}] if n % 2 else []))
+            )
+        assert source._wire.search_queue(self.queue, ["j0", "j19", "j44", "x"]) == {"j0", "j19", "j44"}
+
     def test_reading_and_sampling_take_as_many_calls_with_one_queue_as_with_200(self, source):
         def calls():
             before = self.client.info("stats")["total_reads_processed"]
@@ -532,6 +651,25 @@ class TestDropping(Sidekiq):
         self.client.delete("dead")
         assert sorted(one.job_id for one in source.check_jobs(refs).gone)[:2] == ["d10", "d11"]
         assert not {"d0", "d1", "d2"} & {one.job_id for one in source.check_jobs(refs).gone}
+
+    def test_what_sidekiq_dropped_while_the_desk_was_away_is_not_gone(self):
+        source = self.another(dead_max_jobs=100)
+        now = time.time()
+        for n in range(20):
+            self.store(now - 500 + n, self.job(f"d{n}"))
+        reports, after = read(source)
+        refs = [ref(one) for one in reports]
+        self.client.zadd("redrive:{shop}:sidekiq:dropped", {"sampled": now - 300})
+        for n in range(20):
+            self.store(now - 100 + n, self.job(f"e{n}"))
+        self.client.zremrangebyrank("dead", 0, 9)  # as Sidekiq drops the oldest; then someone retries many
+        self.client.zrem("dead", *self.client.zrange("dead", 5, 14))
+        more, after = read(self.another(dead_max_jobs=100), after)
+        gone = {one.job_id for one in source.check_jobs([*refs, *(ref(one) for one in more)]).gone}
+        assert gone == {f"d{n}" for n in range(15, 20)}
+        self.client.zadd("redrive:{shop}:sidekiq:dropped", {"sampled": now - 300})
+        self.client.delete("dead")
+        assert source.check_jobs(refs).gone == {}
 
     def test_a_set_that_is_nearly_full_and_jobs_near_their_end_are_findings(self):
         source = self.another(dead_max_jobs=5, dead_timeout_s=1_000_000)

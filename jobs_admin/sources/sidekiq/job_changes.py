@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jobs_admin.sources.base import JobChanges, Ref
-from jobs_admin.sources.one_redis import is_evidence, job_member, now_ms
+from jobs_admin.sources.one_redis import CLOCKS_DIFFER_S, job_member, now_ms
 from jobs_admin.sources.sidekiq.message import is_jid
 from jobs_admin.sources.sidekiq.retries import Retries
-from jobs_admin.sources.sidekiq.wire import Wire
+from jobs_admin.sources.sidekiq.wire import DeadSet, Wire
 
 _DEAD = frozenset(("dead", "quarantined"))
 _GONE = "retried or deleted outside Redrive"
@@ -30,30 +30,34 @@ def _check_dead(wire: Wire, refs: Sequence[Ref], changes: JobChanges) -> None:
     died = wire.latest_deaths([job_member(one.queue, one.job_id) for one in refs])
     known = [(ref, at) for ref, at in zip(refs, died, strict=True) if at is not None]
     dead = wire.find("dead", [(at, ref.job_id) for ref, at in known])
-    since, now = wire.mark.complete_since(), now_ms(wire.client) / 1000
-    dropped_before = wire.dropped_before(dead)
+    is_evidence = _evidence(wire, dead)
     for (ref, at), answer in zip(known, dead.answers, strict=True):
-        if (
-            answer == 0
-            and not ref.was_removed
-            and at > dropped_before
-            and is_evidence(since, at, at + wire.dead_timeout_s, now)
-        ):
+        if answer == 0 and not ref.was_removed and is_evidence(at):
             changes.gone[ref] = _GONE
 
 
-def why_not_absent(wire: Wire, died: Sequence[float]) -> list[str]:
-    """Return why jobs that died at these times are not restored if they are absent; "" for one that may be, because all
-    data was lost after it died.
+def _evidence(wire: Wire, dead: DeadSet) -> Callable[[float], bool]:
+    """Return the test whether someone removed an absent job, by its recorded time of death. A death that is recorded in
+    the same Redis was not lost.
     """
-    since, now = wire.mark.complete_since(), now_ms(wire.client) / 1000
-    dropped_before = wire.dropped_before(wire.find("dead", []))
+    dropped_before = wire.dropped_before(dead)
+    latest = now_ms(wire.client) / 1000 - wire.dead_timeout_s + CLOCKS_DIFFER_S
+    return lambda at: at > dropped_before and at > latest
+
+
+def why_not_absent(wire: Wire, deaths: Sequence[tuple[float | None, float | None]]) -> list[str]:
+    """Return why jobs are not restored if they are absent; "" for one that may be, because all data was lost after it
+    died. `deaths`: of each the recorded time of death, and that of its failure.
+    """
+    is_evidence = _evidence(wire, wire.find("dead", []))
+    lost = wire.mark.lost_at() / 1000
+    after = max(wire.oldest_known_death(), now_ms(wire.client) / 1000 - wire.dead_timeout_s)
     found = []
-    for at in died:
-        if at > dropped_before and is_evidence(since, at, at + wire.dead_timeout_s, now):
-            found.append("removed")
+    for died, failed_at in deaths:
+        if died is not None:
+            found.append("removed" if is_evidence(died) else "unseen")
         else:
-            found.append("" if since is None or since > at * 1000 else "unseen")
+            found.append("" if failed_at is not None and after <= failed_at < lost else "unseen")
     return found
 
 

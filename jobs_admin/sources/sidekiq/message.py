@@ -22,7 +22,7 @@ _LONGEST_TRACE = TRACE_HEAD + TRACE_TAIL  # bytes that are decompressed; more ar
 LATEST_S = 32_503_680_000.0  # the year 3000; Sidekiq 8 writes milliseconds, Sidekiq 5 to 7 seconds
 _OURS, _REPLAYED = "redrive", "died_at"  # member of a sent job: its lineage, with the death that the replay ended
 _NOT_JSON = "This entry is not a job of Sidekiq's. Nothing was sent."
-_WRAPPER = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
+_WRAPPERS = frozenset(("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Job:
     @property
     def task(self) -> str:
         """Class of the job; for ActiveJob, which has one class for all, the class that it wraps."""
-        if self.fields.get("class") == _WRAPPER and not self._text("wrapped"):
+        if self.fields.get("class") in _WRAPPERS and not self._text("wrapped"):
             first = self._active_job()
-            return str(first.get("job_class", _WRAPPER))
+            return str(first.get("job_class", self._text("class")))
         return self._text("display_class") or self._text("wrapped") or self._text("class")
 
     @property
@@ -61,7 +61,7 @@ class Job:
         args = self.fields.get("args")
         if not isinstance(args, list):
             return None
-        if self.fields.get("class") == _WRAPPER:
+        if self.fields.get("class") in _WRAPPERS:
             wrapped = self._active_job().get("arguments")
             return wrapped if isinstance(wrapped, list) else args
         return [*args[:-1], "[encrypted data]"] if self.fields.get("encrypt") and args else args

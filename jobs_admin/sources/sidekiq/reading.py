@@ -32,6 +32,7 @@ class Reading(DeathReading[StoredJob, _Job]):
         return ("dead",)
 
     def read_pages(self, starts: Mapping[str, tuple[float, int]], most: int) -> dict[str, Page[StoredJob] | Exception]:
+        self._wire.sample()
         found: dict[str, Page[StoredJob] | Exception] = {}
         for of, (least, read) in starts.items():
             try:

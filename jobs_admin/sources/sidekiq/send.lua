@@ -28,9 +28,21 @@ if refusal then
   return refusal
 end
 
+-- Move a job from the dead set to its queue. Whatever the server refuses, the job is never in both, and never in neither.
 local function put(message)
   redis.call('SADD', queues, message.queue)
-  redis.call('LPUSH', message.list, message.job)
+  local score = redis.call('ZSCORE', dead, message.was)
+  if score then
+    redis.call('ZADD', dead, 'XX', score, message.was) -- changes nothing: it can be put back
+    redis.call('ZREM', dead, message.was)
+  end
+  local is_pushed, why = pcall(redis.call, 'LPUSH', message.list, message.job)
+  if not is_pushed then
+    if score then
+      redis.call('ZADD', dead, score, message.was)
+    end
+    error(why, 0)
+  end
 end
 
 for n, message in ipairs(messages) do
@@ -45,7 +57,6 @@ for n, message in ipairs(messages) do
       redis.call('HDEL', ledger, message.token)
       return redis.error_reply(type(why) == 'table' and why.err or tostring(why))
     end
-    redis.call('ZREM', dead, message.was)
   end
 end
 redis.call('EXPIRE', ledger, ARGV[1])

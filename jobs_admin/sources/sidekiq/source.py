@@ -132,16 +132,18 @@ class Sidekiq(AtomicLedger):
         now = wire.call(lambda: now_ms(wire.client)) / 1000
         jobs = [job_member(one.queue, one.job_id) for one in messages]
         known = wire.call(lambda: wire.latest_deaths(jobs))
-        died = [at or Job.read(one.raw).failed_at or now for one, at in zip(messages, known, strict=True)]
+        failed = [Job.read(one.raw).failed_at for one in messages]
+        died = [at or failed_at or now for at, failed_at in zip(known, failed, strict=True)]
+        why_not = wire.call(lambda: why_not_absent(wire, list(zip(known, failed, strict=True))))
         arguments = [
             (
                 outgoing.token,
                 outgoing.queue,
                 outgoing.raw,
                 retried(outgoing.raw, outgoing.lineage, at, now),
-                "" if outgoing.was_removed else why_not,
+                "" if outgoing.was_removed else why,
             )
-            for outgoing, at, why_not in zip(messages, died, wire.call(lambda: why_not_absent(wire, died)), strict=True)
+            for outgoing, at, why in zip(messages, died, why_not, strict=True)
         ]
         try:
             found = wire.call(lambda: wire.send(replay, arguments))

@@ -19,18 +19,21 @@ from redis.exceptions import ResponseError
 from jobs_admin.core import untrusted
 from jobs_admin.sources.base import SourceRefused
 from jobs_admin.sources.ledger import LEDGER_S, SENT_MARK
-from jobs_admin.sources.one_redis import NOT_WRITTEN, SENDING, LossMark, OneRedis
+from jobs_admin.sources.one_redis import NOT_WRITTEN, SENDING, LossMark, OneRedis, now_ms
 from jobs_admin.sources.sidekiq.message import Job, storable
 
 _HERE = Path(__file__).parent
 _MOST = 1_000  # queues, and processes, that are read
 RAW_BYTES = 15_000_000  # of a job that is stored completely
 _PAGE_BYTES = 4_000_000
+_FOUND_BYTES = 4_000_000  # that are read at once to find jobs
 _COUNTED, _COUNTED_BYTES = 10_000, 32_000_000  # jobs of a set that are counted by queue
 _COUNTED_AT_ONCE, _COUNTED_BYTES_AT_ONCE = 500, 2_000_000
 _SEARCHED, _SEARCHED_AT_ONCE, _SEARCHED_BYTES = 20_000, 500, 2_000_000  # of a queue; bytes per call
 _NEARLY_FULL = 0.9  # from which on the dead set may have dropped jobs between two samples
 _LONGER_S = 90 * 86_400  # than Sidekiq stores dead jobs: their deaths stay known
+_KNOWN_DEATHS = 200_000  # or ten times as many as Sidekiq stores
+_SAMPLED_S = 60.0  # between two samples of the dead set; after longer, it may have been full meanwhile
 _MAY_WRITE_S = 1.0  # for which an answer is not checked again
 _MAJORS = range(5, 9)
 
@@ -68,14 +71,21 @@ class Wire(OneRedis):
         super().__init__(source, url, "Sidekiq", queues, store_prefix)
         self._namespace = namespace
         self.dead_max_jobs, self.dead_timeout_s = dead_max_jobs, dead_timeout_s
+        self._known_deaths, self._known_s = max(10 * dead_max_jobs, _KNOWN_DEATHS), int(dead_timeout_s + _LONGER_S)
         self.mark = LossMark(self.client, self._own_key("mark"))
         self._counted: dict[str, tuple[object, dict[str, int] | None]] = {}
         self._scripts = {
-            name: self.client.register_script((_HERE / f"{name}.lua").read_text())
-            for name in ("page", "count", "find", "search")
+            name: self.client.register_script("".join((_HERE / f"{one}.lua").read_text() for one in parts))
+            for name, *parts in (
+                ("page", "page"),
+                ("count", "count"),
+                ("find", "jid", "find"),
+                ("search", "jid", "search"),
+            )
         }
         self._send = self.client.register_script(SENDING + (_HERE / "send.lua").read_text())
         self._may_write_until = 0.0
+        self._sampled_at = float("-inf")
 
     def key(self, name: str) -> str:
         return f"{self._namespace}:{name}" if self._namespace else name
@@ -147,25 +157,47 @@ class Wire(OneRedis):
 
     def find(self, of: str, jobs: Sequence[tuple[float, str]], remove: bool = False) -> DeadSet:
         """Find jobs by score and id in the dead or retry set, and remove them on request."""
-        arguments: list[Any] = [self.key(of), int(remove)]
-        arguments += [part for score, job_id in jobs for part in (repr(score), job_id)]
-        try:
-            size, oldest, *answers = self._scripts["find"](args=arguments)
-        except ResponseError as error:
-            if not is_other_type(error):
-                raise
-            return DeadSet(0, None, [2] * len(jobs))
-        return DeadSet(int(size), float(oldest) if oldest else None, answers)
+        answers: list[int] = []
+        while True:
+            arguments: list[Any] = [self.key(of), int(remove), _FOUND_BYTES]
+            arguments += [part for score, job_id in jobs[len(answers) :] for part in (repr(score), job_id)]
+            try:
+                size, oldest, *more = self._scripts["find"](args=arguments)
+            except ResponseError as error:
+                if not is_other_type(error):
+                    raise
+                return DeadSet(0, None, [2] * len(jobs))
+            answers += more
+            if len(answers) >= len(jobs):
+                return DeadSet(int(size), float(oldest) if oldest else None, answers)
 
     def dropped_before(self, dead: DeadSet) -> float:
-        """Return the time before which Sidekiq may have dropped deaths, because the set was full."""
-        key = self._own_key("dropped")
-        known = float(self.client.zscore(key, "before") or 0.0)
-        if dead.size >= self.dead_max_jobs * _NEARLY_FULL and dead.oldest and dead.oldest > known:
-            known = dead.oldest
-            with contextlib.suppress(*NOT_WRITTEN):
-                self.client.zadd(key, {"before": known}, gt=True)
+        """Return the time before which Sidekiq may have dropped deaths, because the set was full. It drops the oldest."""
+        key, now = self._own_key("dropped"), now_ms(self.client) / 1000
+        known, sampled = (one or 0.0 for one in self.client.zmscore(key, ["before", "sampled"]))
+        # After a gap it may have been full meanwhile.
+        if dead.size >= self.dead_max_jobs * _NEARLY_FULL or (sampled and now - sampled > _SAMPLED_S):
+            known = max(known, now if dead.oldest is None else min(dead.oldest, now))
+        with contextlib.suppress(*NOT_WRITTEN):
+            pipe = self.client.pipeline()
+            pipe.zadd(key, {"before": known, "sampled": now}, gt=True)
+            pipe.expire(key, self._known_s)
+            pipe.execute()
         return known
+
+    def sample(self) -> None:
+        """Note how full the dead set is, every few seconds."""
+        if time.monotonic() - self._sampled_at >= _SAMPLED_S / 12:
+            self._sampled_at = time.monotonic()
+            self.dropped_before(self.find("dead", []))
+
+    def oldest_known_death(self) -> float:
+        """Return the time before which deaths are no longer recorded, because they are too many; 0 if they are not."""
+        key = self._own_key("died")
+        if self.client.zcard(key) < self._known_deaths:
+            return 0.0
+        oldest: Any = self.client.zrange(key, 0, 0, withscores=True)
+        return float(oldest[0][1])
 
     def search_queue(self, queue: str, ids: Sequence[str]) -> set[str] | None:
         """Return those of these jobs that wait in the queue; None if it is too long to be searched."""
@@ -173,10 +205,10 @@ class Wire(OneRedis):
         read = 0
         while read < _SEARCHED:
             arguments: list[Any] = [self.key(f"queue:{queue}"), read, _SEARCHED_AT_ONCE, _SEARCHED_BYTES, *ids]
-            n, met = self._scripts["search"](args=arguments)
+            n, is_more, met = self._scripts["search"](args=arguments)
             read += int(n)
             found |= {one.decode() for one in met}
-            if not n or n % 20:
+            if not is_more:
                 return found
         return None
 
@@ -199,7 +231,9 @@ class Wire(OneRedis):
         for name, found in (("died", later), ("before", before)):
             if found:
                 pipe.zadd(self._own_key(name), found, gt=True)
-            pipe.zremrangebyscore(self._own_key(name), 0, time.time() - self.dead_timeout_s - _LONGER_S)
+            pipe.zremrangebyscore(self._own_key(name), 0, time.time() - self._known_s)
+            pipe.zremrangebyrank(self._own_key(name), 0, -self._known_deaths - 1)
+            pipe.expire(self._own_key(name), self._known_s)
         with contextlib.suppress(*NOT_WRITTEN):
             pipe.execute()
 
