@@ -177,18 +177,21 @@ def end_sessions(request: HttpRequest) -> HttpResponse:
 def slack(request: HttpRequest) -> HttpResponse:
     """Create a code, confirm the Slack user who sent it, or unlink."""
     step = request.POST.get("step", "")
+    if step != "unlink" and not (config.slack_secret() and second_factor.is_password_enough(request.user)):
+        return _refuse(request, "Your account cannot be linked to Slack. Nothing was changed.")
     try:
         if step == "code":
             return _page(request, slack_links.make_code(request.viewer, request.user))
         if step == "confirm":
             if (refusal := _check_password(request)) is not None:
                 return refusal
+            request.user.refresh_from_db()  # checking a password may upgrade its hash
             team, member = request.POST.get("team", ""), request.POST.get("member", "")
             slack_links.confirm(request.viewer, request.user, team, member)
             add_toast(request, "Linked. You can approve and reject replays in Slack.")
         elif step == "unlink":
             slack_links.unlink(request.viewer, request.user)
-            add_toast(request, "Not linked to Slack.")
+            add_toast(request, "Unlinked from Slack.")
         else:
             return _refuse(request, "Choose what to do. Nothing was changed.")
     except Refused as refused:

@@ -51,7 +51,7 @@ def receive(request: HttpRequest) -> HttpResponse:
         return _take_code(fields)
     if press.action == slack.OPEN or replays.press_in_slack(press, now):
         return HttpResponse()
-    return _refused("Redrive did not give this button to this person, or the button has expired.", 403)
+    return _refused("Redrive did not give this button to this person.", 403)
 
 
 receive.right = "anyone"
@@ -68,6 +68,8 @@ def _read_press(payload: Mapping[str, Any]) -> slack.Press:
     value = "" if action["action_id"] == slack.OPEN else action["value"]
     texts = team, user["id"], action["action_id"], value, payload["response_url"]
     if not all(isinstance(text, str) for text in texts):
+        raise ValueError
+    if not (slack_links.is_id(team) and slack_links.is_id(user["id"])):
         raise ValueError
     return slack.Press(*texts)
 
@@ -92,4 +94,7 @@ def _whisper(text: str) -> HttpResponse:
 
 
 def _refused(why: str, status: int) -> HttpResponse:
-    return HttpResponse(f"{why} Nothing was changed.\n", status=status, content_type="text/plain; charset=utf-8")
+    answer = HttpResponse(f"{why} Nothing was changed.\n", status=status, content_type="text/plain; charset=utf-8")
+    # Anyone may send such requests: not worth a log line each.
+    answer._has_been_logged = True
+    return answer

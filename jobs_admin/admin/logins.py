@@ -124,10 +124,11 @@ class AuditedUserAdmin(Audited, KeepsRights, UserAdmin):
         ended = sum(slack_links.unlink(viewer(request), user) for user in self._changeable(request, chosen))
         self.message_user(request, f"{ended} accounts unlinked from Slack.", messages.SUCCESS)
 
-    def save_model(self, request: HttpRequest, obj: AbstractUser, form: Any, change: bool) -> None:
-        super().save_model(request, obj, form, change)
+    def log_change(self, request: HttpRequest, obj: AbstractUser, message: object) -> LogEntry:
+        # After all rows are written: the audit's lock comes last.
         if not obj.is_active:  # active again, the account is not linked
             slack_links.unlink(viewer(request), obj)
+        return super().log_change(request, obj, message)
 
     def _changeable(self, request: HttpRequest, chosen: QuerySet[AbstractUser]) -> list[AbstractUser]:
         """Return the selected accounts that the person may change, with a message if some are excluded."""

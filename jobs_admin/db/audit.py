@@ -80,7 +80,7 @@ def record_all(viewer: Viewer, act: str, entries: Sequence[Entry]) -> list[Audit
             object=representable(entry.object)[:120],
             reason=representable(_reason(viewer, entry))[:500],
             before=_plain(entry.before),
-            after=_plain(entry.after),
+            after=_plain(_after(viewer, entry)),
             allowed=entry.allowed,
         )
         for entry in entries
@@ -94,6 +94,11 @@ def record_all(viewer: Viewer, act: str, entries: Sequence[Entry]) -> list[Audit
 
 def _reason(viewer: Viewer, entry: Entry) -> str:
     return f"Through {viewer.through}. {entry.reason}".rstrip() if viewer.through else entry.reason
+
+
+def _after(viewer: Viewer, entry: Entry) -> Any:
+    """Return `after` with the program in which the person acted: a reason could be typed as "Through Slack."."""
+    return {**(entry.after or {}), "through": viewer.through} if viewer.through else entry.after
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
                 ('expires_at', models.DateTimeField(help_text='Of the code, and of its confirmation on the account page.')),
                 ('team', models.CharField(blank=True, help_text="Slack's id of the workspace; empty: no code was sent.", max_length=20)),
                 ('member', models.CharField(blank=True, help_text="Slack's id of the user.", max_length=20)),
-                ('member_name', models.CharField(blank=True, help_text='Shown only; it identifies nobody.', max_length=80)),
+                ('member_name', models.CharField(blank=True, help_text='Display only; not an identifier.', max_length=80)),
                 ('linked_at', models.DateTimeField(help_text='Empty: not confirmed.', null=True)),
                 ('session_hash', models.CharField(blank=True, help_text='As of the link: a new password ends it.', max_length=128)),
                 ('user', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='redrive_slack_link', to=settings.AUTH_USER_MODEL)),

@@ -59,7 +59,7 @@ class SlackLink(models.Model):
         max_length=20, blank=True, help_text="Slack's id of the workspace; empty: no code was sent."
     )
     member = models.CharField(max_length=20, blank=True, help_text="Slack's id of the user.")
-    member_name = models.CharField(max_length=80, blank=True, help_text="Shown only; it identifies nobody.")
+    member_name = models.CharField(max_length=80, blank=True, help_text="Display only; not an identifier.")
     linked_at = models.DateTimeField(null=True, help_text="Empty: not confirmed.")
     session_hash = models.CharField(max_length=128, blank=True, help_text="As of the link: a new password ends it.")
 

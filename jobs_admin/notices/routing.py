@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from django.db.models import F, QuerySet
 
 from jobs_admin.models import Channel, Delivery, Notice
-from jobs_admin.models.notice import DeliveryState
+from jobs_admin.models.notice import REPLAY_AWAITING_APPROVAL, DeliveryState
 
 # A notice that could not be sent for this long is no longer news; a condition that continues is repeated by its
 # reminder.
@@ -54,7 +54,7 @@ def _routed(waiting: QuerySet[Notice], lately: _Lately | None, now: datetime) ->
             if lately is None:
                 rows += [_delivery(one, channel, now) for channel in channels if channel.pk in named[one.pk]]
             else:
-                wanting = [channel for channel in channels if one.type in channel.events]
+                wanting = [channel for channel in channels if _wants(channel, one.type)]
                 rows += filter(None, [lately.delivery(one, channel, now) for channel in wanting])
         Notice.objects.filter(pk__in=[one.pk for one in mine]).update(routed_at=now)
         Delivery.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
@@ -70,6 +70,11 @@ def _read_named_channels(notices: Iterable[Notice]) -> dict[int, set[int]]:
     for link in Notice.channels.through.objects.filter(notice_id__in=of_rules):
         found[link.notice_id].add(link.channel_id)
     return found
+
+
+def _wants(channel: Channel, type_: str) -> bool:
+    """Return whether the channel gets events of this type. A rejection would leave an incident open at PagerDuty."""
+    return type_ in channel.events and (channel.kind, type_) != ("pagerduty", REPLAY_AWAITING_APPROVAL)
 
 
 def _delivery(notice: Notice, channel: Channel, now: datetime) -> Delivery:

@@ -24,7 +24,7 @@ from jobs_admin.core.text import whole_number
 from jobs_admin.core.web_address import BadAddress, WebAddress, parse
 from jobs_admin.models import Channel, Delivery, Notice, SlackRequest
 from jobs_admin.models.notice import REPLAY_AWAITING_APPROVAL, SLACK_ANSWER
-from jobs_admin.notices import sealing
+from jobs_admin.notices import routing, sealing
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ REVIEW, APPROVE, REJECT, OPEN = "review", "approve", "reject", "open"  # ids of 
 _SERVER = ("https", "hooks.slack.com", 443)
 _WORKSPACE = re.compile(r"/services/(T[A-Z0-9]{1,19})/[^/?]+/[^/?]+", re.ASCII)
 _STORED_FOR = timedelta(seconds=4 * WITHIN_S)
-_LONGEST_LINE, _LONGEST, _MOST_LINES = 3_000, 12_000, 40  # of a section in Slack; of a message that people read
+_LONGEST_LINE, _LONGEST, _MOST_LINES = 900, 9_000, 40  # of a message that people read; a section may have 3,000
 
 
 def is_signed_by_slack(timestamp: str, body: bytes, signature: str, now: datetime) -> bool:
@@ -189,8 +189,8 @@ def answer_review(press: Press, pressed: Delivery, lines: list[str], shown: str,
     """Queue the answer to *Review*: the lines, and buttons that act for this person on what they show."""
     number = int(pressed.notice.body["replay"])
     value = _signer(APPROVE).sign(f"{pressed.notice_id}:{pressed.channel_id}:{press.team}:{press.member}:{shown}")
-    # Plain: nothing of a job, a search or a reason is markup in it.
-    blocks = [{"type": "section", "text": _plain(line)} for line in lines]
+    # Plain: nothing of a job, a search or a reason is markup in it. Expanded: Slack folds no line above the buttons.
+    blocks = [{"type": "section", "text": _plain(line), "expand": True} for line in lines]
     blocks.append(_build_acts(number, value, config.page_at(f"replays/{number}/")))
     _answer(press, pressed, f"Replay #{number}: review", now, blocks=blocks)
 
@@ -201,7 +201,13 @@ def answer(press: Press, pressed: Delivery, text: str, now: datetime, *, is_publ
 
 
 def _answer(press: Press, pressed: Delivery, text: str, now: datetime, **more: Any) -> None:
-    """Queue an answer. The step `deliver` sends it, so that no request waits for Slack."""
+    """Queue an answer. The step `deliver` sends it, so that no request waits for Slack.
+
+    Answers share the channel's lane with its alerts, so presses beyond the bound get none.
+    """
+    recent = Delivery.objects.filter(channel=pressed.channel, created_at__gt=now - timedelta(minutes=1))
+    if recent.filter(notice__type=SLACK_ANSWER).count() >= routing.MOST_A_MINUTE:
+        return
     body = {
         "title": "Answer in Slack",
         "message": text,

@@ -438,7 +438,9 @@ def approve(
     sources = rights.must_approve(viewer, replay)
     with transaction.atomic():
         # Read again: the person who started it may have changed its pace since.
-        current = Replay.objects.select_for_update(no_key=True).get(pk=replay.pk)
+        current = Replay.objects.select_for_update(no_key=True).filter(pk=replay.pk).first()
+        if current is None:
+            raise wrong_state(replay, "approved")
         if is_as_shown is not None and not is_as_shown(current):
             raise Refused("changed", f"Replay #{replay.pk} was changed after you reviewed it. Nothing was approved.")
         begins = controlling.start_columns(current, now)

@@ -11,10 +11,10 @@ from jobs_admin import config
 from jobs_admin.core import query as language
 from jobs_admin.core.pacing.text import pace_text
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.text import list_some, marked
-from jobs_admin.db.authorizing import note
+from jobs_admin.core.text import marked
+from jobs_admin.db.authorizing import may_write, note
 from jobs_admin.models import AuditEvent, Replay
-from jobs_admin.models.access import Viewer, viewer_of
+from jobs_admin.models.access import OPERATOR, Viewer, viewer_of
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.notices import slack
 from jobs_admin.notices.slack import Press
@@ -22,7 +22,6 @@ from jobs_admin.replays import acts, drafting, reading, rights, spread
 from jobs_admin.replays.options import Options
 from jobs_admin.rights import second_factor, slack_links
 
-_MOST_VALUES = 5  # groups and tenants; queues and tasks are all shown
 _LABELS = {
     "attempts": "Attempts of each job",
     "to_queue": "Target queue",
@@ -42,11 +41,14 @@ def press(pressed: Press, now: datetime) -> bool:
     try:
         if found.is_expired:
             raise Refused(
-                "expired", "You reviewed this more than five minutes ago. Nothing was changed. Review it again:"
+                "expired", "You reviewed this replay more than five minutes ago. Nothing was changed. Review it again:"
             )
         viewer = _read_viewer(pressed, number, found.message.notice.source)
         replay = _find(viewer, number)
-        rights.must_approve(viewer, replay)
+        if pressed.action == slack.REVIEW:
+            _must_review(viewer, replay)
+        else:
+            rights.must_approve(viewer, replay)
         lines, digest = _review(viewer, replay, dangerous)
         if pressed.action == slack.REVIEW:
             slack.answer_review(pressed, found.message, lines, digest, now)
@@ -72,7 +74,7 @@ def _read_viewer(pressed: Press, number: int, source: str) -> Viewer:
     if user is None:
         viewer = Viewer(f"Slack user {pressed.member} of {pressed.team}", through="Slack")
         why = "Your Slack user is not linked to a Redrive account."
-        to_do = f"Link it on {config.page_at('account/')}, or open the replay:"
+        to_do = f"Link your Slack user on {config.page_at('account/')}, or open the replay:"
     else:
         viewer = replace(viewer_of(user), through="Slack")
         # A press proves no more than the password did when the link was made.
@@ -93,6 +95,19 @@ def _find(viewer: Viewer, number: int) -> Replay:
         raise Refused("not_found", "No such replay, or you cannot view it. Nothing was changed.") from error
 
 
+def _must_review(viewer: Viewer, replay: Replay) -> None:
+    """Raise Refused unless the viewer can be the second person. Not recorded: a review acts on nothing."""
+    if config.is_read_only():
+        raise Refused("read_only", config.READ_ONLY)
+    sources = rights.sources_of(replay)
+    if not all(may_write(viewer, OPERATOR, source) for source in sources):
+        raise Refused(
+            "forbidden", "Approving this replay needs the role operator on all its sources. Nothing was changed."
+        )
+    if why := rights.approver_refusal(viewer, replay, sources):
+        raise Refused("forbidden", f"{why} Nothing was changed.")
+
+
 def _review(viewer: Viewer, replay: Replay, dangerous: list[str]) -> tuple[list[str], str]:
     """Return everything that decides what an approval does, one line each, and its digest.
 
@@ -101,7 +116,13 @@ def _review(viewer: Viewer, replay: Replay, dangerous: list[str]) -> tuple[list[
     if replay.state != ReplayState.AWAITING_APPROVAL:
         raise rights.wrong_state(replay, "approved")
     content = spread.spread_of_frozen(viewer, replay)
-    sampled = f" (of {content.replayable:,} jobs, evenly sampled)" if any(content.counted_over.values()) else ""
+    contents = [
+        ("Sources", content.by_source),
+        ("Queues", content.by_queue),
+        ("Tasks", content.by_task),
+        ("Errors", content.by_group),
+        ("Tenants", content.by_tenant),
+    ]
     facts: list[tuple[str, object]] = [
         (f"Replay #{replay.pk}", "1 job" if replay.total == 1 else f"{replay.total:,} jobs"),
         ("Approval", replay.approval_because),
@@ -109,7 +130,7 @@ def _review(viewer: Viewer, replay: Replay, dangerous: list[str]) -> tuple[list[
         ("Requested by", replay.actor),
         ("Reason", replay.reason),
         ("Scope", _scope(replay)),
-        *((f"{name}{sampled}", value) for name, value in _contents(content)),
+        *((name, ", ".join(f"{_quoted(value)} × {count:,}" for value, count in found)) for name, found in contents),
         ("Excluded groups", len(replay.set_aside)),
         ("Pace", pace_text(replay.pace)),
         ("Pace, all parts", replay.pace),
@@ -117,9 +138,10 @@ def _review(viewer: Viewer, replay: Replay, dangerous: list[str]) -> tuple[list[
         ("Changed arguments", replay.edit),
     ]
     lines = [f"{name}: {_value(value)}" for name, value in facts if value]
-    is_all = max(len(content.by_queue), len(content.by_task)) < spread.LISTED
-    if not (is_all and slack.fits(lines)):
-        raise Refused("too_large", "This replay has more to review than fits in Slack. Nothing was changed. Open it:")
+    is_sampled = any(content.counted_over.values()) or content.replayable != replay.total
+    if is_sampled or max(len(found) for _, found in contents) >= spread.LISTED or not slack.fits(lines):
+        why = "Slack cannot show this replay completely. Nothing was changed. Open the replay:"
+        raise Refused("too_large", why)
     return lines, _digest(replay, dangerous)
 
 
@@ -129,24 +151,13 @@ def _scope(replay: Replay) -> str:
     return f"{language.reading(language.parse(replay.query))} ({replay.query})" if replay.query else "all dead jobs"
 
 
-def _contents(content: spread.Spread) -> list[tuple[str, str]]:
-    named = {"Sources": content.by_source, "Queues": content.by_queue, "Tasks": content.by_task}
-    found = [(name, ", ".join(_count_texts(values))) for name, values in named.items()]
-    some = {"Errors": content.by_group, "Tenants": content.by_tenant}
-    return found + [(name, list_some(_count_texts(values), _MOST_VALUES)) for name, values in some.items()]
-
-
-def _count_texts(values: list[tuple[str, int]]) -> list[str]:
-    return [f"{_quoted(name)} × {count:,}" for name, count in values]
-
-
 def _quoted(name: str) -> str:
     """Return a name that cannot pass for several."""
     return json.dumps(name, ensure_ascii=False)
 
 
 def _value(value: object) -> str:
-    """Return a value on one line, with all its characters visible: it cannot pass for another line."""
+    """Return a value on one line, with all its characters visible, which cannot pass for another line."""
     return marked(" ".join(value.split()) if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 

@@ -22,7 +22,7 @@ from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit
 from jobs_admin.models import SlackLink
-from jobs_admin.models.access import Viewer
+from jobs_admin.models.access import ENGINE, Viewer
 
 WITHIN = timedelta(minutes=10)  # from the code to its confirmation
 _ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # none that look alike; 5 bits each
@@ -48,10 +48,12 @@ def take_code(team: str, member: str, name: str, code: str) -> str:
     """Record that this Slack user sent the code, once, and return the name of its account. Raises Refused."""
     _refuse_if_read_only()
     typed = re.sub(r"[\s-]", "", code).upper()
-    if not (_is_id(team) and _is_id(member)) or len(typed) != _LENGTH:
+    if not (is_id(team) and is_id(member)) or len(typed) != _LENGTH:
         raise Refused("invalid", "This is not a code from your account page in Redrive. Nothing was changed.")
-    if SlackLink.objects.filter(team=team, member=member, linked_at__isnull=False).exists():
+    if find_user(team, member) is not None:
         raise Refused("taken", "This Slack user is already linked to a Redrive account. Nothing was changed.")
+    for ended in SlackLink.objects.filter(team=team, member=member, linked_at__isnull=False).select_related("user"):
+        unlink(ENGINE, ended.user)  # not in force, and would prevent the confirmation
     open_codes = SlackLink.objects.filter(linked_at=None, expires_at__gt=timezone.now(), user__is_active=True)
     row = open_codes.filter(code_sha256=_digest(typed)).select_related("user").first()
     sent = {"code_sha256": "", "team": team, "member": member, "member_name": representable(name)[:80]}
@@ -75,7 +77,11 @@ def confirm(viewer: Viewer, user: Any, team: str, member: str) -> None:
     try:
         with transaction.atomic():
             waiting = SlackLink.objects.filter(user=user, linked_at=None, expires_at__gt=now, team=team, member=member)
-            linked = team and waiting.update(linked_at=now, session_hash=user.get_session_auth_hash())
+            linked = (
+                is_id(team)
+                and is_id(member)
+                and waiting.update(linked_at=now, session_hash=user.get_session_auth_hash())
+            )
             if linked:
                 after = {"team": team, "member": member}
                 audit.record(viewer, "slack.link", f"user:{user.get_username()}", after=after)
@@ -102,7 +108,7 @@ def unlink(viewer: Viewer, user: Any) -> bool:
 def find_user(team: str, member: str) -> Any:
     """Return the active account that this Slack user is linked to; None if there is none."""
     linked = SlackLink.objects.filter(team=team, member=member, linked_at__isnull=False, user__is_active=True)
-    row = linked.select_related("user").first() if _is_id(team) and _is_id(member) else None
+    row = linked.select_related("user").first() if is_id(team) and is_id(member) else None
     return row.user if row is not None and _is_in_force(row, row.user) else None
 
 
@@ -116,7 +122,8 @@ def _refuse_if_read_only() -> None:
         raise Refused("read_only", config.READ_ONLY)
 
 
-def _is_id(text: str) -> bool:
+def is_id(text: str) -> bool:
+    """Return whether `text` can be Slack's id of a workspace or user."""
     return _ID.fullmatch(text) is not None
 
 

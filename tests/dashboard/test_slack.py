@@ -12,17 +12,31 @@ from datetime import timedelta
 import pyotp
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 from django.core import signing
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from dashboard.setup import checkup, environment
 from jobs_admin import notices, replays
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.slack_signature import is_recent, is_signed, sign
-from jobs_admin.models import AuditEvent, Channel, Delivery, Notice, Replay, Role, SignIn, SlackLink, SlackRequest
+from jobs_admin.models import (
+    AuditEvent,
+    Channel,
+    Delivery,
+    Failure,
+    Notice,
+    Replay,
+    Role,
+    SignIn,
+    SlackLink,
+    SlackRequest,
+)
 from jobs_admin.models.access import ENGINE, viewer_of
-from jobs_admin.notices import routing
-from jobs_admin.replays import Options
+from jobs_admin.notices import formats, routing
+from jobs_admin.replays import Options, spread
 from jobs_admin.rights import second_factor, sign_ins, slack_links
 from tests.kit.browsing import Browser
 from tests.kit.endpoints import answering
@@ -114,6 +128,7 @@ def no_act(waiting: Waiting):
 def lines_of(answer: dict) -> list[str]:
     sections = [block["text"] for block in answer["blocks"] if block["type"] == "section"]
     assert all(one["type"] == "plain_text" and one["emoji"] is False for one in sections)
+    assert all(block["expand"] is True for block in answer["blocks"] if block["type"] == "section")
     return [one["text"] for one in sections]
 
 
@@ -142,6 +157,7 @@ def test_a_message_leads_to_a_review_of_the_replay_and_the_review_approves_it_on
     assert (replay.state, replay.approver, replay.approved_by) == ("running", "bob", bob)
     approved = AuditEvent.objects.get(act="replay.approve")
     assert (approved.actor, approved.reason, approved.allowed) == ("bob", "Through Slack.", True)
+    assert approved.after["through"] == "Slack"
     assert slack.request(body, at=at)[0] == 409
     done = slack.answers()[-1]
     assert done["response_type"] == "in_channel" and f"#{replay.pk} is approved by bob through Slack" in done["text"]
@@ -163,7 +179,8 @@ def test_a_press_rejects_it(slack, bob, waiting):
 
 def test_the_review_shows_every_option_of_the_replay(slack, ann, bob, settings):
     settings.REDRIVE = settings.REDRIVE | {"DANGEROUS_TASKS": ["shop.*"]}
-    patch = {"kwargs": {"to": "mallory\u202e\nApproval: none needed", "amount": 10**6}}
+    unseen = "\u00ad\u061c\u034f\u180e\u202e\u3164\u2800\ufe0f\U000e0041"
+    patch = {"kwargs": {"to": f"mallory{unseen}\nApproval: none needed", "amount": 10**6}}
     pace = {"style": "steady", "rate": 7, "in_flight": 5, "queue_cap": 9, "shuffle": True}
     ids = buried(3) + buried(2, task='x", "shop.z', queue="web\nhooks")
     options = Options.parse({"attempts": 3, "to_queue": "emails", "same_job_id": True, "patch": patch})
@@ -180,36 +197,71 @@ def test_the_review_shows_every_option_of_the_replay(slack, ann, bob, settings):
                  '"x\\", \\"shop.z" × 2', '"web\\nhooks" × 2'):  # fmt: skip
         assert part in text, lines
     assert f"Approval: {replay.approval_because}" in lines
-    assert "\u202e" not in text and "⟨U+202E⟩" in text  # seen as a number
+    for character in unseen:  # seen as a number
+        assert character not in text and f"⟨U+{ord(character):04X}⟩" in text
     assert [line for line in lines if "\n" in line] == [] and "Approval: none needed" not in lines
 
 
-@pytest.mark.parametrize("changes", [{"options": Options(patch={"kwargs": {"to": "x" * 3_001}})}, {"queues": 20}])
+@pytest.mark.parametrize("changes", [{"options": Options(patch={"kwargs": {"to": "x" * 901}})}, {"queues": 20}])
 def test_a_replay_with_more_to_show_than_a_message_holds_is_approved_on_its_page_alone(slack, ann, bob, changes):
     queues = changes.pop("queues", 1)
     ids = [pk for n in range(queues) for pk in buried(3 if queues == 1 else 1, queue=f"q{n}")]
     shown = launch(slack, ann, selection=ids, **changes)
     answer = slack.review(shown.value)
-    assert "more to review than fits in Slack" in answer["text"] and f"/replays/{shown.pk}/" in answer["text"]
+    assert "cannot show this replay completely" in answer["text"] and f"/replays/{shown.pk}/" in answer["text"]
     assert "blocks" not in answer
     with no_act(shown):  # nor with a button that it never got
-        message = Delivery.objects.get(notice__type="replay.awaiting_approval")
-        value = f"{message.notice_id}:{message.channel_id}:{TEAM}:{MEMBER}:{'a' * 64}"
-        value = signing.TimestampSigner(salt="redrive.slack.act").sign(value)
-        assert slack.request(slack.press(value, "approve"))[0] == 200
-    assert "more to review than fits in Slack" in slack.answers()[-1]["text"]
+        assert slack.request(slack.press(sign_act(MEMBER), "approve"))[0] == 200
+    assert "cannot show this replay completely" in slack.answers()[-1]["text"]
+
+
+@pytest.mark.parametrize("lack", ["sampled", "missing", "tenants"])
+def test_a_replay_whose_jobs_are_not_all_counted_is_approved_on_its_page_alone(slack, ann, bob, lack, monkeypatch):
+    ids = buried(spread.LISTED)
+    shown = launch(slack, ann, selection=ids)
+    assert "blocks" in slack.review(shown.value)
+    if lack == "sampled":
+        monkeypatch.setattr(spread, "SAMPLED", 5)
+    elif lack == "missing":
+        Failure.objects.filter(pk=ids[0]).delete()
+    else:
+        for pk in ids:
+            Failure.objects.filter(pk=pk).update(tenant=f"t{pk}")
+    assert "cannot show this replay completely" in slack.review(shown.value)["text"]
+
+
+def test_presses_beyond_the_bound_of_a_minute_act_without_an_answer(slack, bob, waiting, monkeypatch):
+    monkeypatch.setattr(routing, "MOST_A_MINUTE", 2)
+    answer = slack.review(waiting.value)
+    for action in ("review", "review", "approve"):
+        value = waiting.value if action == "review" else act_value(answer)
+        assert slack.request(slack.press(value, action)) == (200, "")
+    assert len(slack.answers()) == 2 and state_of(waiting) == "running"
+
+
+def test_a_replay_that_vanished_is_refused(slack, bob, waiting):
+    replay = Replay.objects.get()
+    Replay.objects.filter(pk=replay.pk).delete()
+    with pytest.raises(Refused, match="discarded"):
+        replays.approve(viewer_of(bob), replay)
+
+
+def sign_act(member: str) -> str:
+    """The value of a button that acts, of a replay as no one was shown it."""
+    message = Delivery.objects.filter(notice__type="replay.awaiting_approval").latest("pk")
+    value = f"{message.notice_id}:{message.channel_id}:{TEAM}:{member}:{'a' * 64}"
+    return signing.TimestampSigner(salt="redrive.slack.act").sign(value)
 
 
 def test_the_rules_of_the_page_hold_in_slack(slack, ann, waiting, settings, bob):
     def refused(sentence: str, member: str = MEMBER) -> None:
         with no_act(waiting):
-            for value, action in ((waiting.value, "review"), (given_value, "approve"), (given_value, "reject")):
+            act = given_value if member == MEMBER else sign_act(member)
+            for value, action in ((waiting.value, "review"), (act, "approve"), (act, "reject")):
                 count = len(slack.answers())
-                status, _ = slack.request(slack.press(value, action, member))
-                if action != "review" and member != MEMBER:  # a button of bob's
-                    assert status == 403
-                    continue
-                assert status == 200
+                if action != "review" and member != MEMBER:
+                    assert slack.request(slack.press(given_value, action, member))[0] == 403  # a button of bob's
+                assert slack.request(slack.press(value, action, member))[0] == 200
                 answer = slack.answers()[count]
                 assert answer["response_type"] == "ephemeral" and not answer["replace_original"], answer
                 assert sentence in answer["text"] and f"/replays/{waiting.pk}/" in answer["text"], answer
@@ -220,6 +272,8 @@ def test_the_rules_of_the_page_hold_in_slack(slack, ann, waiting, settings, bob)
 
     given_value = act_value(slack.review(waiting.value))
     link(ann, "UANN")
+    assert "You started replay" in slack.review(waiting.value, "UANN")["text"]
+    assert why_refused("ann") == [], "a review attempts nothing"
     refused("You started replay", "UANN")
     assert why_refused("ann")[0].startswith("Through Slack. You started")
     for _ in range(3):
@@ -243,8 +297,13 @@ def test_the_rules_of_the_page_hold_in_slack(slack, ann, waiting, settings, bob)
         in why_refused("bob")
     )
     second_factor.SecondFactor.objects.all().delete()
-    password, hashed = User.objects.values_list("password", flat=True).get(pk=bob.pk), bob.password
-    assert password == hashed
+    slack_links.unlink(viewer_of(bob), bob)
+    refused("not linked")
+    link(bob)
+    bob.set_password("another horse battery")
+    bob.save()
+    refused("not linked")
+    link(bob)
     User.objects.filter(pk=bob.pk).update(is_active=False)
     refused("not linked")
     User.objects.filter(pk=bob.pk).update(is_active=True)
@@ -273,7 +332,7 @@ def test_a_review_older_than_five_minutes_acts_on_nothing(slack, bob, waiting, m
     for action in ("approve", "reject"):
         with no_act(waiting):
             assert slack.request(slack.press(old, action))[0] == 200
-        assert "reviewed this more than five minutes ago" in slack.answers()[-1]["text"]
+        assert "reviewed this replay more than five minutes ago" in slack.answers()[-1]["text"]
 
 
 # -- links --------------------------------------------------------------------------------------------------------
@@ -294,7 +353,13 @@ def test_a_link_needs_the_code_in_slack_and_the_password_on_the_page(slack, wait
         slack.request(slack.press(waiting.value, "review"))  # not confirmed
         assert "not linked" in slack.answers()[-1]["text"]
         right = {"step": "confirm", "team": TEAM, "member": MEMBER}
-        for wrong in ({"member": "UEVE", "password": PASSWORD}, {"password": "wrong"}, {"password": ""}, {}):
+        for wrong in (
+            {"member": "UEVE", "password": PASSWORD},
+            {"member": "U\x00", "password": PASSWORD},
+            {"password": "wrong"},
+            {"password": ""},
+            {},
+        ):
             page.post("/account/slack/", right | wrong)
             assert SlackLink.objects.get(user=bob).linked_at is None, wrong
     shown = page.get("/account/").content.decode()
@@ -310,6 +375,46 @@ def test_a_link_needs_the_code_in_slack_and_the_password_on_the_page(slack, wait
     page.force_login(bob)
     page.post("/account/slack/", {"step": "unlink"})
     assert not SlackLink.objects.filter(user=bob).exists() and AuditEvent.objects.filter(act="slack.unlink").exists()
+
+
+def test_an_ended_link_leaves_its_slack_user_free_and_two_accounts_cannot_share_one(slack, bob):
+    eve, dan = person("eve"), person("dan")
+    bob.set_password("another horse battery")
+    bob.save()
+    for user in (eve, dan):
+        slack_links.take_code(TEAM, MEMBER, "x", slack_links.make_code(viewer_of(user), user))
+    slack_links.confirm(viewer_of(eve), eve, TEAM, MEMBER)
+    assert slack_links.find_user(TEAM, MEMBER) == eve
+    assert AuditEvent.objects.get(act="slack.unlink").object == "user:bob"
+    with pytest.raises(Refused, match="already linked to another account"):
+        slack_links.confirm(viewer_of(dan), dan, TEAM, MEMBER)
+
+
+def test_a_link_outlasts_the_upgrade_of_the_hash_by_its_own_confirmation(slack, settings):
+    bob, page = person("bob"), Browser()
+    page.force_login(bob)
+    slack_links.take_code(TEAM, MEMBER, "bob", slack_links.make_code(viewer_of(bob), bob))
+    better = "django.contrib.auth.hashers.ScryptPasswordHasher"
+    settings.PASSWORD_HASHERS = [better, *settings.PASSWORD_HASHERS]
+    page.post("/account/slack/", {"step": "confirm", "team": TEAM, "member": MEMBER, "password": PASSWORD})
+    assert User.objects.get(pk=bob.pk).password.startswith("scrypt") and slack_links.find_user(TEAM, MEMBER) == bob
+
+
+def test_the_page_links_no_one_while_approval_in_slack_is_off_or_a_password_is_not_enough(slack, settings):
+    bob, page = person("bob"), Browser()
+    page.force_login(bob)
+    slack_links.take_code(TEAM, MEMBER, "bob", slack_links.make_code(viewer_of(bob), bob))
+    right = {"step": "confirm", "team": TEAM, "member": MEMBER, "password": PASSWORD}
+    for changes in ({"SLACK_SIGNING_SECRET": ""}, {"SECOND_FACTOR_FOR": ["operator"]}):
+        before = settings.REDRIVE
+        settings.REDRIVE = before | changes
+        for form in (right, {"step": "code"}):
+            page.post("/account/slack/", form)
+            assert SlackLink.objects.get().linked_at is None and SlackLink.objects.get().team == TEAM, changes
+        settings.REDRIVE = before
+    SlackLink.objects.update(expires_at=timezone.now())
+    page.post("/account/slack/", right)
+    assert SlackLink.objects.get().linked_at is None
 
 
 def as_root():
@@ -345,7 +450,12 @@ def test_a_link_ends_with_the_sessions_or_the_account_and_by_an_admin(slack, bob
         root = as_root()
         fields = {"username": "bob", "date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
         fields |= {"redrive_roles-TOTAL_FORMS": "0", "redrive_roles-INITIAL_FORMS": "0"}
-        assert root.post(f"/admin/auth/user/{bob.pk}/change/", fields).status_code == 302
+        bob.groups.add(Group.objects.create(name="night shift"))
+        with CaptureQueriesContext(connection) as found:
+            assert root.post(f"/admin/auth/user/{bob.pk}/change/", fields).status_code == 302
+        tables = [q["sql"].split('"')[1] for q in found if q["sql"].startswith(("INSERT", "UPDATE", "DELETE"))]
+        lock = tables.index(AuditEvent._meta.db_table)  # of the chain, and taken after all rows
+        assert "auth_user_groups" in tables[:lock] and "auth_user_groups" not in tables[lock:], tables
         assert not User.objects.get(pk=bob.pk).is_active
         User.objects.filter(pk=bob.pk).update(is_active=True)
     assert not SlackLink.objects.exists() and slack_links.find_user(TEAM, MEMBER) is None
@@ -385,6 +495,10 @@ def test_whoever_changes_channels_signs_no_press(slack, bob, waiting):
         with no_act(waiting):
             assert slack.request(slack.press(waiting.value, "review"))[0] == 403, url
         if "TOTHER" not in url:
+            notice = Notice.objects.get(type="replay.awaiting_approval")
+            request = formats.request(notice, Channel.objects.get(), timezone.now())
+            assert not buttons_of(json.loads(request.body)), url
+        if "TOTHER" not in url:
             assert slack.command("A" * 12)[0] == 403, url
 
 
@@ -395,6 +509,17 @@ def test_a_channel_that_is_disabled_or_not_subscribed_takes_no_press(slack, bob,
         with no_act(waiting):
             assert slack.request(slack.press(waiting.value, "review"))[0] == 403
         channel.save()
+
+
+def test_pagerduty_gets_no_replay_that_awaits_approval(slack, waiting):
+    Channel.objects.update(kind="pagerduty")
+    notice = Notice.objects.get(type="replay.awaiting_approval")
+    Delivery.objects.all().delete()
+    for kind in ("pagerduty", "slack"):
+        Channel.objects.update(kind=kind)
+        Notice.objects.filter(pk=notice.pk).update(routed_at=None)
+        routing.route(timezone.now())
+        assert Delivery.objects.filter(notice=notice).exists() == (kind == "slack")
 
 
 def test_without_the_setting_messages_have_links_and_no_press_counts(slack, ann, bob, waiting, settings):
@@ -593,6 +718,7 @@ def test_in_a_random_history_only_right_presses_act(slack, ann, monkeypatch):
                 ),
                 slack.press(offer.value, action, "UBOB", actions=two),
                 slack.press(offer.value, action, user={"id": "UBOB", "team_id": "TOTHER"}),
+                slack.press(waiting[pk].value, "review", draw.choice(["U\x00", "U\ud800", "", "U" * 21])),
                 b"payload={&n=%d" % len(sent),
                 b"payload=" + b"[" * 9_000 + b"&n=%d" % len(sent),
                 b"\xff%d" % len(sent),
@@ -612,17 +738,20 @@ def test_in_a_random_history_only_right_presses_act(slack, ann, monkeypatch):
     assert names.count() == ended, "each once"
 
 
-def test_calls_that_slack_did_not_make_write_nothing(slack, bob, waiting):
+def test_calls_that_slack_did_not_make_write_nothing(slack, bob, waiting, caplog):
     draw = random.Random(5)
+    caplog.set_level("WARNING")
     tables = (AuditEvent, Notice, Delivery, SlackRequest)
     before = [table.objects.count() for table in tables]
     for kind in FORGED:
         FORGED[kind](slack, slack.press(waiting.value, "review"), draw)
     assert [table.objects.count() for table in tables] == before
+    assert {getattr(one, "status_code", 0) for one in caplog.records} & {403, 413} == set(), "a line each"
 
 
 def test_signatures_are_stored_as_long_as_they_could_be_repeated(slack, bob, waiting):
     SlackRequest.objects.create(signature="v0=old", received_at=timezone.now() - timedelta(seconds=1_201))
+    SlackRequest.objects.create(signature="v0=recent", received_at=timezone.now() - timedelta(seconds=600))
     slack.request(slack.press(waiting.value, "review"))
-    assert [one.signature[:3] for one in SlackRequest.objects.all()] == ["v0="]
-    assert not SlackRequest.objects.filter(signature="v0=old").exists()
+    stored = set(SlackRequest.objects.values_list("signature", flat=True))
+    assert len(stored) == 2 and "v0=recent" in stored and "v0=old" not in stored
