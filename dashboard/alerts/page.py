@@ -313,7 +313,9 @@ def act(found: Causes, alert: Alert, now: datetime, outlook: Outlook | None, *, 
         advice = f"{these} would likely fail again: fix the cause first, then replay.{quiet}"
         return Act(advice, words, False, left_out, is_replay)
     quiet_for = f"{these} ha{'s' if occur == 'occurs' else 've'} not occurred for {last}."
-    return Act(f"{these} {occur} only now and then." if still else quiet_for, words, True, left_out)
+    some = f"{len(still)} of the {len(found.leading)} leading errors still occur{'s' if len(still) == 1 else ''}"
+    rare = f"{these} {occur}" if len(still) == len(found.leading) else some
+    return Act(f"{rare} only now and then." if still else quiet_for, words, True, left_out)
 
 
 def _left_out(dead: int, outlook: Outlook) -> str:

@@ -68,6 +68,7 @@ def detail(request: HttpRequest, name: str) -> HttpResponse:
         "row": found.row,
         "what": sentence(found),
         "reasons": found.reasons[:3],
+        "of_other_reasons": sum(groups for _, groups in found.reasons[3:]),
         "ready": ready,
         "replay_url": links.replay_of(dependency=name, state="dead") if ready and ready.count else "",
         "breakers": breakers_by_name(viewer, now).get(name, []),

@@ -39,7 +39,7 @@ def receive(request: HttpRequest) -> HttpResponse:
     now, signature = timezone.now(), request.headers.get("X-Slack-Signature", "")
     if not slack.is_signed_by_slack(request.headers.get("X-Slack-Request-Timestamp", ""), body, signature, now):
         return _refused("The signature is missing, wrong or older than five minutes.", 403)
-    if not slack.accept_once(signature, now):
+    if not slack.record_signature(signature, now):
         return _refused("This request was received before.", 409)
     try:
         fields = {name: values[0] for name, values in parse_qs(body.decode(), max_num_fields=_MOST_FIELDS).items()}
@@ -48,8 +48,8 @@ def receive(request: HttpRequest) -> HttpResponse:
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return _refused("The request is neither a press of a button nor a command.", 400)
     if press is None:
-        return _take_code(fields)
-    if press.action == slack.OPEN or replays.press_in_slack(press, now):
+        return _redeem_code(fields)
+    if press.action == slack.OPEN or replays.handle_slack_press(press, now):
         return HttpResponse()
     return _refused("Redrive did not give this button to this person.", 403)
 
@@ -74,21 +74,21 @@ def _read_press(payload: Mapping[str, Any]) -> slack.Press:
     return slack.Press(*texts)
 
 
-def _take_code(fields: Mapping[str, str]) -> HttpResponse:
+def _redeem_code(fields: Mapping[str, str]) -> HttpResponse:
     team = fields.get("team_id", "")
     if "command" not in fields or not slack.is_workspace_known(team):
         return _refused("The command is not from the workspace of a channel in which replays are approved.", 403)
     try:
-        name = slack_links.take_code(
+        name = slack_links.redeem_code(
             team, fields.get("user_id", ""), fields.get("user_name", ""), fields.get("text", "")
         )
     except Refused as refused:
-        return _whisper(refused.message)
+        return _ephemeral_response(refused.message)
     account = config.page_at("account/")
-    return _whisper(f"Confirm on {account} that this Slack user may approve and reject replays as {name}.")
+    return _ephemeral_response(f"Confirm on {account} that this Slack user may approve and reject replays as {name}.")
 
 
-def _whisper(text: str) -> HttpResponse:
+def _ephemeral_response(text: str) -> HttpResponse:
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return JsonResponse({"response_type": "ephemeral", "text": escaped})
 

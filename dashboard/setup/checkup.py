@@ -628,7 +628,7 @@ def check_channels() -> Result:
         elif one.failures >= FAILED_TRIES:
             text = f"The last {one.failures} delivery attempts to the channel {one.name} failed."
             found.append(Finding("channel-failing", WARNING, text, "Check the deliveries, and send a test."))
-    if config.slack_secret() and not any(slack.takes_approvals(one) for one in channels):
+    if config.slack_secret() and not any(slack.is_approval_channel(one) for one in channels):
         text = "Replays can be approved in no channel, although REDRIVE_SLACK_SIGNING_SECRET is set."
         fix = "Subscribe an incoming webhook of Slack (https://hooks.slack.com/services/…) to replay.awaiting_approval."
         found.append(Finding("slack-channel", WARNING, text, fix))

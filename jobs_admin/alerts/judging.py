@@ -24,7 +24,7 @@ from jobs_admin.alerts.measuring import Key, Measured, Values
 from jobs_admin.alerts.transitions import FIRED, LONGEST_REASON, move
 from jobs_admin.core import alert_state, keys
 from jobs_admin.core.alert_state import QUIET, Act, Phase, Stand
-from jobs_admin.core.figures import dated
+from jobs_admin.core.figures import dated, small
 from jobs_admin.core.text import representable
 from jobs_admin.models import Alert, AlertEvent, Rule, Silence
 from jobs_admin.models.alert import AlertState
@@ -459,7 +459,7 @@ def _fired_state(rule: Rule, alert: Alert, moment: Moment) -> tuple[str, str]:
 
 
 def _why_above(alert: Alert) -> str:
-    return f"At {alert.value:g}, above {alert.threshold:g}."
+    return f"At {small(alert.value)}, above {small(alert.threshold)}."
 
 
 def _touch(same: Sequence[tuple[Alert, Stand]], moment: Moment) -> None:

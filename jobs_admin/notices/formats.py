@@ -59,7 +59,7 @@ def _slack(notice: Notice, channel: Channel, now: datetime) -> Request:
         {"type": "header", "text": {"type": "plain_text", "text": f"{mark} {content.title}"[:150]}},
         *_section("\n".join(filter(None, lines))),
     ]
-    if notice.type == REPLAY_AWAITING_APPROVAL and slack.takes_approvals(channel):
+    if notice.type == REPLAY_AWAITING_APPROVAL and slack.is_approval_channel(channel):
         blocks.append(slack.build_channel_buttons(notice, channel, content.links[0][1]))
     else:
         links = [f"<{_address(address)}|{_mrkdwn(words)}>" for words, address in content.links]

@@ -55,7 +55,7 @@ def _log_refusal() -> None:
         log.warning("A request to /slack/ was refused: not signed by the Slack app, or older than five minutes.")
 
 
-def accept_once(signature: str, now: datetime) -> bool:
+def record_signature(signature: str, now: datetime) -> bool:
     """Return whether this is the first request with this signature. Older ones are refused by their timestamp."""
     try:
         with transaction.atomic():
@@ -69,7 +69,7 @@ def accept_once(signature: str, now: datetime) -> bool:
 # -- channels -----------------------------------------------------------------------------------------------------
 
 
-def takes_approvals(channel: Channel) -> bool:
+def is_approval_channel(channel: Channel) -> bool:
     """Return whether replays are approved in this channel: an incoming webhook of Slack that subscribes to them."""
     is_subscribed = channel.kind == "slack" and REPLAY_AWAITING_APPROVAL in channel.events
     return is_subscribed and bool(config.slack_secret() and channel.disabled_at is None and _workspace(channel))
@@ -78,7 +78,7 @@ def takes_approvals(channel: Channel) -> bool:
 def is_workspace_known(team: str) -> bool:
     """Return whether replays are approved in a channel of this workspace."""
     channels = Channel.objects.filter(kind="slack", disabled_at=None)
-    return any(takes_approvals(one) and _workspace(one) == team for one in channels)
+    return any(is_approval_channel(one) and _workspace(one) == team for one in channels)
 
 
 def _workspace(channel: Channel) -> str:
@@ -108,7 +108,7 @@ class Press:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressed:
+class ReviewedMessage:
     """Message of a pressed button."""
 
     message: Delivery
@@ -127,7 +127,7 @@ def _build_acts(number: int, value: str, url: str) -> dict[str, Any]:
     return _actions(approve, _button(REJECT, "Reject") | {"value": value, "style": "danger"}, _open(url))
 
 
-def find_pressed(press: Press) -> Pressed | None:
+def find_message(press: Press) -> ReviewedMessage | None:
     """Return the message of the button; None if Redrive did not give this button to this person or workspace."""
     is_act, signer = press.action != REVIEW, _signer(press.action)
     try:
@@ -144,9 +144,9 @@ def find_pressed(press: Press) -> Pressed | None:
         notice=whole_number(notice), channel=whole_number(channel), notice__type=REPLAY_AWAITING_APPROVAL
     )
     found = sent.first()
-    if found is None or not takes_approvals(found.channel) or _workspace(found.channel) != press.team:
+    if found is None or not is_approval_channel(found.channel) or _workspace(found.channel) != press.team:
         return None
-    return Pressed(found, rest[2] if is_act else "", is_expired) if _can_answer(press.response_url) else None
+    return ReviewedMessage(found, rest[2] if is_act else "", is_expired) if _can_answer(press.response_url) else None
 
 
 def _can_answer(url: str) -> bool:

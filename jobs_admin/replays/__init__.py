@@ -50,7 +50,7 @@ from jobs_admin.replays.ready_jobs import ReadyJobs, count_by_group, read_ready
 from jobs_admin.replays.rights import approver_refusal, needs_admin, sources_of
 from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
-from jobs_admin.replays.slack import press as press_in_slack
+from jobs_admin.replays.slack import press as handle_slack_press
 from jobs_admin.replays.target import Target
 
 __all__ = [
@@ -93,6 +93,7 @@ __all__ = [
     "find_obstacles",
     "find_uncertain",
     "groups_aside",
+    "handle_slack_press",
     "items",
     "launch",
     "learned_limit",
@@ -100,7 +101,6 @@ __all__ = [
     "listing",
     "needs_admin",
     "pause",
-    "press_in_slack",
     "preview",
     "read_errors_before",
     "read_outlook",

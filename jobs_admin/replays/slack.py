@@ -33,7 +33,7 @@ _LABELS = {
 
 def press(pressed: Press, now: datetime) -> bool:
     """Carry out a press and queue its answer. Return False, without any act, if Redrive did not give this button."""
-    found = slack.find_pressed(pressed)
+    found = slack.find_message(pressed)
     if found is None:
         return False
     number = int(found.message.notice.body["replay"])
@@ -138,8 +138,12 @@ def _review(viewer: Viewer, replay: Replay, dangerous: list[str]) -> tuple[list[
         ("Changed arguments", replay.edit),
     ]
     lines = [f"{name}: {_value(value)}" for name, value in facts if value]
-    is_sampled = any(content.counted_over.values()) or content.replayable != replay.total
-    if is_sampled or max(len(found) for _, found in contents) >= spread.LISTED or not slack.fits(lines):
+    # Fewer jobs are counted if they were sampled, or deleted since.
+    if (
+        content.replayable != replay.total
+        or max(len(found) for _, found in contents) >= spread.LISTED
+        or not slack.fits(lines)
+    ):
         why = "Slack cannot show this replay completely. Nothing was changed. Open the replay:"
         raise Refused("too_large", why)
     return lines, _digest(replay, dangerous)

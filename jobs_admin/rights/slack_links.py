@@ -44,7 +44,7 @@ def make_code(viewer: Viewer, user: Any) -> str:
     return "-".join(code[at : at + 4] for at in range(0, _LENGTH, 4))
 
 
-def take_code(team: str, member: str, name: str, code: str) -> str:
+def redeem_code(team: str, member: str, name: str, code: str) -> str:
     """Record that this Slack user sent the code, once, and return the name of its account. Raises Refused."""
     _refuse_if_read_only()
     typed = re.sub(r"[\s-]", "", code).upper()

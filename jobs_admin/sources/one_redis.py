@@ -230,14 +230,14 @@ def read_only_findings(why: str) -> list[Finding]:
     return [Finding(READ_ONLY, "high", text, fix)]
 
 
-def unread_findings(queues: Sequence[str], unread: int) -> list[Finding]:
+def unread_findings(queues: Sequence[str], unread: int, lack: str = "failed jobs are not shown") -> list[Finding]:
     """Return the finding on queues that were found beside these, and are not read; none for 0 of them.
 
-    `unread`: their number. Dramatiq's may count a queue twice.
+    `unread`: their number. Dramatiq's may count a queue twice. `lack`: what the desk does not have of them.
     """
     if not unread:
         return []
-    text = f"{len(queues):,} queues are read; up to {unread:,} more were found, and their failed jobs are not shown."
+    text = f"{len(queues):,} queues are read; up to {unread:,} more were found, and their {lack}."
     fix = 'List the queues to read in this source, queues = ["…"], or divide them among several sources.'
     return [Finding("queues-not-read", "high", text, fix)]
 

@@ -20,6 +20,7 @@ from jobs_admin.models import (
     AuditEvent,
     DepthSample,
     Failure,
+    Group,
     GroupCounter,
     Release,
     Replay,
@@ -241,6 +242,18 @@ def test_of_errors_that_ended_the_replay_is_the_act_with_the_number_of_its_draft
         and "permanent: KeyError is an error of code or data" in text
     )
     assert re.search(r'class="button primary"\s+href="/replays/new/[^"]+"', page) and 'class="primary"' not in page
+
+
+def test_errors_of_which_some_still_occur_are_counted(otto, watched, shop):
+    hours_ago, at = timezone.now() - timedelta(hours=8), timezone.now() - timedelta(minutes=2)
+    both = [group(name, "now and then", last_seen=hours_ago) for name in ("OSError", "TimeoutError")]
+    for one in both:
+        bury(3, queue="emails", group=one)
+    alert = episode("emails")
+    for one, sentence in zip(both, ("1 of the 2 leading errors still occurs", "The leading errors occur"), strict=True):
+        GroupCounter.objects.create(group=one, step=60, at=at.replace(second=0, microsecond=0), failed=1)
+        Group.objects.filter(pk=one.pk).update(last_seen=at)
+        assert f"{sentence} only now and then." in read_reasons(otto, alert)[0]
 
 
 def test_where_every_job_would_fail_again_the_advice_is_to_fix_the_cause(otto, watched, shop):

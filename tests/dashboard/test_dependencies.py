@@ -57,6 +57,15 @@ def test_the_page_of_one_has_groups_share_spread_and_one_act(ann, outage, shop):
     assert "<b>" not in ann.get("/dependencies/bank.example/").content.decode().replace("<b></b>", "")
 
 
+def test_groups_of_further_reasons_are_counted(ann, watched):
+    now = timezone.now()
+    for n in range(5):
+        text = f"GET https://partner.example/v1 failed in step {chr(97 + n)}"
+        of = {"error_type": f"shop.Error{chr(65 + n)}", "message": text, "trace": ""}
+        file(report(f"j{n}", at=now.timestamp() - 60, **of), now=now)
+    assert "Other reasons · 2 groups" in text_of(ann.get("/dependencies/partner.example/"))
+
+
 def test_a_viewer_of_one_source_sees_only_its_dependencies(outage, vera):
     client = vera
     text = text_of(client.get("/dependencies/"))
@@ -70,9 +79,9 @@ def test_the_list_is_limited_to_the_chosen_source(ann, outage, sources):
     page = ann.get("/dependencies/", {"source": "bank"})
     text = text_of(page)
     assert "bank.example" in text and "partner.example" not in text and "Source: bank" in text
-    assert "/failures/?q=dependency%3Abank.example+source%3Abank" in page.content.decode(), (
-        "its numbers are the source's"
-    )
+    for state in ("", "+state%3Adead"):
+        link = f'/failures/?q=dependency%3Abank.example+source%3Abank{state}"'
+        assert link in page.content.decode(), "its numbers are the source's"
     assert 'hx-get="/dependencies/?source=bank"' in page.content.decode(), "it stays so when it refreshes itself"
     assert "Source: All sources" in text_of(ann.get("/dependencies/"))
 

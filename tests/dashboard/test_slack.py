@@ -368,7 +368,7 @@ def test_a_link_needs_the_code_in_slack_and_the_password_on_the_page(slack, wait
     assert slack_links.find_user(TEAM, MEMBER) == bob
     assert AuditEvent.objects.get(act="slack.link").actor == "bob"
     with pytest.raises(Refused, match="already linked"):  # a Slack user is one person
-        slack_links.take_code(TEAM, MEMBER, "bob", slack_links.make_code(viewer_of(eve), eve))
+        slack_links.redeem_code(TEAM, MEMBER, "bob", slack_links.make_code(viewer_of(eve), eve))
     bob.set_password("another horse battery")
     bob.save()
     assert slack_links.find_user(TEAM, MEMBER) is None
@@ -382,7 +382,7 @@ def test_an_ended_link_leaves_its_slack_user_free_and_two_accounts_cannot_share_
     bob.set_password("another horse battery")
     bob.save()
     for user in (eve, dan):
-        slack_links.take_code(TEAM, MEMBER, "x", slack_links.make_code(viewer_of(user), user))
+        slack_links.redeem_code(TEAM, MEMBER, "x", slack_links.make_code(viewer_of(user), user))
     slack_links.confirm(viewer_of(eve), eve, TEAM, MEMBER)
     assert slack_links.find_user(TEAM, MEMBER) == eve
     assert AuditEvent.objects.get(act="slack.unlink").object == "user:bob"
@@ -393,7 +393,7 @@ def test_an_ended_link_leaves_its_slack_user_free_and_two_accounts_cannot_share_
 def test_a_link_outlasts_the_upgrade_of_the_hash_by_its_own_confirmation(slack, settings):
     bob, page = person("bob"), Browser()
     page.force_login(bob)
-    slack_links.take_code(TEAM, MEMBER, "bob", slack_links.make_code(viewer_of(bob), bob))
+    slack_links.redeem_code(TEAM, MEMBER, "bob", slack_links.make_code(viewer_of(bob), bob))
     better = "django.contrib.auth.hashers.ScryptPasswordHasher"
     settings.PASSWORD_HASHERS = [better, *settings.PASSWORD_HASHERS]
     page.post("/account/slack/", {"step": "confirm", "team": TEAM, "member": MEMBER, "password": PASSWORD})
@@ -403,7 +403,7 @@ def test_a_link_outlasts_the_upgrade_of_the_hash_by_its_own_confirmation(slack, 
 def test_the_page_links_no_one_while_approval_in_slack_is_off_or_a_password_is_not_enough(slack, settings):
     bob, page = person("bob"), Browser()
     page.force_login(bob)
-    slack_links.take_code(TEAM, MEMBER, "bob", slack_links.make_code(viewer_of(bob), bob))
+    slack_links.redeem_code(TEAM, MEMBER, "bob", slack_links.make_code(viewer_of(bob), bob))
     right = {"step": "confirm", "team": TEAM, "member": MEMBER, "password": PASSWORD}
     for changes in ({"SLACK_SIGNING_SECRET": ""}, {"SECOND_FACTOR_FOR": ["operator"]}):
         before = settings.REDRIVE

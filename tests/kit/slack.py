@@ -129,5 +129,5 @@ def person(name: str, role: str = "operator", source: str = "shop"):
 
 def link(user, member: str = MEMBER) -> None:
     code = slack_links.make_code(viewer_of(user), user)
-    slack_links.take_code(TEAM, member, user.get_username(), code)
+    slack_links.redeem_code(TEAM, member, user.get_username(), code)
     slack_links.confirm(viewer_of(user), user, TEAM, member)

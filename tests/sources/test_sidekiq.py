@@ -605,6 +605,10 @@ class TestBounds(Sidekiq):
         assert {one.job_id for one in source.check_jobs(refs).gone} == {"d4", "d5"}
         self.client.zrem("dead", self.client.zrange("dead", 1, 1)[0])
         assert {one.job_id for one in source.check_jobs(refs).gone} >= {"d4", "d5"}
+        alone = [one for n, one in enumerate(refs) if n % 2]  # each of another moment
+        self.client.config_resetstat()
+        source.check_jobs(alone)
+        assert self.client.info("commandstats")["cmdstat_evalsha"]["calls"] >= len(alone), "one moment a call"
         first, second = sorted((ref(one) for one in reports if one.job_id in ("d8", "d9")), key=lambda one: one.job_id)
         assert source.remove([second]) == set() and source.remove([first]) == {first}
 

@@ -13,7 +13,8 @@ _SOON_S = 7 * 86_400.0
 def collect_findings(wire: Wire) -> list[Finding]:
     return [
         *read_only_findings(wire.why_read_only()),
-        *unread_findings(wire.queues(), wire.unread),  # `queues` counts them
+        # `queues` counts them. Dead jobs and retries are those of all queues.
+        *unread_findings(wire.queues(), wire.unread, "waiting jobs are not counted"),
         *_dropped_soon(wire),
         *memory_findings(wire.client, "Sidekiq"),
     ]

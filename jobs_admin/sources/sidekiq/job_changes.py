@@ -11,7 +11,7 @@ from jobs_admin.sources.sidekiq.retries import Retries
 from jobs_admin.sources.sidekiq.wire import DeadSet, Wire
 
 _DEAD = frozenset(("dead", "quarantined"))
-_GONE = "retried or deleted outside Redrive"
+_GONE = "build_retry or deleted outside Redrive"
 _RAN = "no longer in Sidekiq: it succeeded, someone deleted it, or it was lost with its process"
 
 

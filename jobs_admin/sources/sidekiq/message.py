@@ -110,7 +110,7 @@ class Job:
         """Return the backtrace: compressed JSON, or a list. "" for none, and for one that Ruby marshalled."""
         stored = self.fields.get("error_backtrace")
         if isinstance(stored, str) and len(stored) <= 2 * _LONGEST_TRACE:
-            stored = untrusted.read(_inflated(stored))
+            stored = untrusted.read(_decompress(stored))
         lines = [line for line in stored if isinstance(line, str)] if isinstance(stored, list) else []
         return "\n".join(lines)[:_LONGEST_TRACE]
 
@@ -140,7 +140,7 @@ def read_known(raw: bytes) -> Job:
     return job
 
 
-def retried(raw: bytes, lineage: Mapping[str, Any], died_at: float, now: float) -> bytes:
+def build_retry(raw: bytes, lineage: Mapping[str, Any], died_at: float, now: float) -> bytes:
     """Return a job as Sidekiq's `SortedEntry#retry` pushes it: this retry is not counted. Raises SourceRefused."""
     job = read_known(raw)
     try:
@@ -167,7 +167,7 @@ def is_jid(job_id: str) -> bool:
     return not job_id.startswith(_DIGEST)
 
 
-def _inflated(text: str) -> str:
+def _decompress(text: str) -> str:
     """Return compressed text, at most `_LONGEST_TRACE` bytes; the complete lines of longer text. "" if unreadable."""
     try:
         reader = zlib.decompressobj()

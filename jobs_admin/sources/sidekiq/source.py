@@ -26,7 +26,7 @@ from jobs_admin.sources.ledger import ANSWERS, AtomicLedger
 from jobs_admin.sources.one_redis import JobRefusals, batches, job_member, now_ms, seconds_option, tenant_option
 from jobs_admin.sources.sidekiq.findings import collect_findings
 from jobs_admin.sources.sidekiq.job_changes import find_changes, why_not_absent
-from jobs_admin.sources.sidekiq.message import Job, is_jid, retried
+from jobs_admin.sources.sidekiq.message import Job, build_retry, is_jid
 from jobs_admin.sources.sidekiq.reading import Reading
 from jobs_admin.sources.sidekiq.reports import headers_of
 from jobs_admin.sources.sidekiq.wire import Wire
@@ -34,7 +34,7 @@ from jobs_admin.sources.sidekiq.wire import Wire
 _OPTIONS = {"namespace", "dead_max_jobs", "dead_timeout_s", "every_s", "tenant"}
 _WHY_NOT = {
     "keys": "a key of its queue does not have the type that Sidekiq gives it, so workers fail on it too",
-    "removed": "it is no longer in the dead set: someone else retried or deleted it",
+    "removed": "it is no longer in the dead set: someone else build_retry or deleted it",
     "unseen": "it is no longer in the dead set: Sidekiq dropped it, or someone retried it, and it may have run",
 }
 _NO_EDIT = "Arguments of Sidekiq's jobs cannot be edited. Nothing was changed."
@@ -118,7 +118,7 @@ class Sidekiq(AtomicLedger):
         """See `base.Source`. All jobs are built before the first is sent."""
         for outgoing in messages:
             try:
-                retried(outgoing.raw, outgoing.lineage, 0.0, 0.0)
+                build_retry(outgoing.raw, outgoing.lineage, 0.0, 0.0)
             except SourceRefused as error:
                 raise SourceRefused(str(error), token=outgoing.token) from error
         self._wire.refuse_read_only()
@@ -140,7 +140,7 @@ class Sidekiq(AtomicLedger):
                 outgoing.token,
                 outgoing.queue,
                 outgoing.raw,
-                retried(outgoing.raw, outgoing.lineage, at, now),
+                build_retry(outgoing.raw, outgoing.lineage, at, now),
                 "" if outgoing.was_removed else why,
             )
             for outgoing, at, why in zip(messages, died, why_not, strict=True)
