@@ -39,7 +39,7 @@ def test_a_person_links_a_slack_user_and_ends_the_link(slack, browser, live_serv
     expect(page.get_by_text("Wrong password. Nothing was changed.")).to_be_visible()
     panel.get_by_label("Your password").fill(PASSWORD)
     panel.get_by_role("button", name="Confirm").click()
-    expect(panel).to_contain_text("approves and rejects replays as you")
+    expect(panel).to_contain_text("can approve and reject replays as you")
     found += faults_at_sizes(page, "account with a link")
     assert SlackLink.objects.get().linked_at is not None
     panel.get_by_role("button", name="Unlink").click()
