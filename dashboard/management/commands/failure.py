@@ -6,8 +6,8 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
+from dashboard.failures import api as calls
 from dashboard.failures import api_shapes
-from dashboard.routes.api import failure_calls as calls  # the calls of all nouns, in the order of their URLs
 from dashboard.web.api.shapes import render_json
 from dashboard.web.figures import duration
 from jobs_admin import failures

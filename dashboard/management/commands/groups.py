@@ -9,7 +9,7 @@ from typing import Any, get_args
 from django.utils import timezone
 from pydantic import ValidationError
 
-from dashboard.routes.api import group_calls  # the calls of all nouns, in the order of their URLs
+from dashboard.groups import api as group_calls
 from dashboard.web.api import shapes
 from dashboard.web.api.shapes import render_json
 from dashboard.web.figures import number, percent
