@@ -319,6 +319,14 @@ def test_the_management_reports_which_queues_there_are_and_what_workers_hold(man
         wait_until(lambda: {one.queue: (one.waiting, one.active) for one in source.depths()} == wanted)
 
 
+def test_queues_beyond_the_first_page_of_the_management_are_found(managed, node, channel):
+    with Connection(node.url) as connection:
+        for number in range(505):
+            connection.default_channel.queue_declare(f"a{number:03}", exclusive=True)
+        source = managed()
+        wait_until(lambda: "webhooks" in {one.queue for one in source.depths()})
+
+
 def test_settings_that_lose_jobs_are_findings(managed, channel):
     channel.queue_declare("short", durable=True, auto_delete=False, arguments={"x-max-length": 5})
     channel.queue_declare("hasty", durable=True, auto_delete=False, arguments={"x-message-ttl": 60_000})

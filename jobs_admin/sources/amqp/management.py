@@ -15,7 +15,8 @@ from urllib.parse import quote, unquote, urlsplit
 from jobs_admin.sources.base import SourceUnreachable
 
 _ANSWER_S = 3.0
-_MOST_QUEUES = 500  # per answer, the first by name
+_PAGE = 500  # queues an answer, the most that RabbitMQ gives
+_MOST_PAGES = 20
 _MOST_BYTES = 4_000_000
 # Celery's own remote control and events: not exclusive in every version.
 _IS_TALK = re.compile(r"(?:^|\.)(?:reply\.)?celery\.pidbox\Z|^celeryev(?:\.|\Z)")
@@ -48,10 +49,15 @@ class Management:
         self.where = f"RabbitMQ's management at {self._host}:{self._port}"
 
     def queues(self) -> dict[str, QueueState]:
-        """Return the queues of the virtual host. Raises SourceUnreachable."""
+        """Return the queues of the virtual host, at most 10,000, the first by name. Raises SourceUnreachable."""
+        found: dict[str, QueueState] = {}
         with self._border():
-            answer = self._get(f"queues/{self._host_path}?page=1&page_size={_MOST_QUEUES}&columns={_COLUMNS}")
-            return {str(one["name"]): _parse_queue(one) for one in answer["items"]}
+            for page in range(1, _MOST_PAGES + 1):
+                answer = self._get(f"queues/{self._host_path}?page={page}&page_size={_PAGE}&columns={_COLUMNS}")
+                found |= {str(one["name"]): _parse_queue(one) for one in answer["items"]}
+                if page >= answer["page_count"]:
+                    break
+        return found
 
     def bindings(self) -> list[tuple[str, str]]:
         """Return (exchange, queue) of the virtual host's bindings, without the default exchange's.
