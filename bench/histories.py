@@ -19,6 +19,7 @@ WORLDS = {
     "celery_redis": "tests.histories.celery:CeleryOnRedis",
     "celery_rabbitmq": "tests.histories.celery:CeleryOnRabbitMQ",
     "bullmq": "tests.histories.bullmq:Bullmq",
+    "bull": "tests.histories.bull:Bull",
     "jobs_table": "tests.histories.jobs_table:JobsTable",
     "jobs_table_postgresql": "tests.histories.jobs_table:JobsTableOnPostgreSQL",
     "django_tasks": "tests.histories.django_tasks:DjangoTasks",

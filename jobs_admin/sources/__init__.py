@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobs_admin.core import keys
-from jobs_admin.sources import bullmq, celery, dramatiq, jobs_table, memory, rabbitmq, rq, sidekiq, sqs
+from jobs_admin.sources import bull, bullmq, celery, dramatiq, jobs_table, memory, rabbitmq, rq, sidekiq, sqs
 from jobs_admin.sources.base import Source, SourceRefused, SourceSettings, System
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SYSTEMS: dict[str, System] = {
     "celery": celery.SYSTEM,
     "bullmq": bullmq.SYSTEM,
+    "bull": bull.SYSTEM,
     "jobs_table": jobs_table.SYSTEM,
     "django_tasks": jobs_table.DJANGO_TASKS_SYSTEM,
     "rabbitmq": rabbitmq.SYSTEM,

@@ -39,7 +39,7 @@ class Job:
 class Producers:
     """The Node process, and how many executions it has to have ended."""
 
-    def __init__(self, major: int, url: str) -> None:
+    def __init__(self, major: int | str, url: str) -> None:
         self.script = node.Script(
             node.packages() / "history.mjs", json.dumps({"bullmq": major, "url": url, "queues": QUEUES})
         ).start()
@@ -63,12 +63,14 @@ class Producers:
 class Bullmq(PulledWorld):
     source = "shop"
 
-    def __init__(self, folder: Path, major: int = 6) -> None:
+    backend = "bullmq"
+
+    def __init__(self, folder: Path, major: int | str = 6) -> None:
         self.engine = Engine(folder / "engine").start()
         self.url = self.engine.url.removesuffix("/0") + "/1"
         self.major = major
         self.producers = Producers(major, self.url)
-        super().__init__(folder, f'[sources.shop]\nbackend = "bullmq"\nurl = "{self.url}"\n', self.engine.url)
+        super().__init__(folder, f'[sources.shop]\nbackend = "{self.backend}"\nurl = "{self.url}"\n', self.engine.url)
 
     def close(self) -> None:
         self.producers.stop()

@@ -49,6 +49,13 @@ class TestHistories:
             pytest.skip(str(error))
         run("bullmq", "--histories", "60")
 
+    def test_of_bull(self):
+        try:
+            node.packages()
+        except node.OutOfReach as error:
+            pytest.skip(str(error))
+        run("bull", "--histories", "60")
+
     def test_of_rq(self):
         shops.need("rq")
         run("rq", "--histories", "60")

@@ -42,6 +42,8 @@ def bullmq_client(server):
 class Bull:
     """A test's acts on one queue of its own: BullMQ's keys outlive a test, and a worker of Node its queues."""
 
+    backend = "bullmq"
+
     @pytest.fixture(autouse=True)
     def _place(self, server, bull, bullmq_client):
         self.server, self.bull, self.client = server, bull, bullmq_client
@@ -59,7 +61,7 @@ class Bull:
         return self.another_of([self.queue], **options)
 
     def another_of(self, queues, **options):
-        made = connect("shop", "bullmq", self.server.url, queues, options)
+        made = connect("shop", self.backend, self.server.url, queues, options)
         self.made.append(made)
         return made
 
@@ -87,3 +89,21 @@ class Bull:
         self.bull.work(queue)
         wait_until(lambda: self.client.zcard(self.key("failed", queue)) >= before + more)
         self.bull.rest(queue)
+
+
+class LegacyBull(Bull):
+    """The same on Bull: a module supplies `bull` by `node.Bullmq("bull4", …)`."""
+
+    backend = "bull"
+
+    def waiting(self, queue):
+        """Ids in a queue, the one that runs first first."""
+        lists = [one for state in ("wait", "paused") for one in self.client.lrange(self.key(state, queue), 0, -1)]
+        return lists[::-1]
+
+    def let_run(self):
+        self.bull.fix("partner")
+        self.bull.work(self.queue)
+        wait_until(lambda: not self.waiting(self.queue) and not self.client.llen(self.key("active")))
+        self.bull.rest(self.queue)
+        self.bull.break_("partner")

@@ -32,6 +32,7 @@ from jobs_admin.core.child_process import die_with_parent
 
 HOME = Path(__file__).parents[1] / "node"
 MAJORS = (4, 5, 6)
+BULL = ("bull3", "bull4")  # in place of a major: Bull (tests/node/bull.mjs)
 _OLDEST = 18
 _HOW_TO_GET_IT = (
     "no Node.js {oldest} or newer with npm on this machine: install them (Debian and Ubuntu: apt install nodejs npm)"
@@ -192,7 +193,7 @@ class Bullmq:
 
     def __init__(
         self,
-        major: int,
+        major: int | str,
         url: str,
         *,
         work: list[str] | tuple[str, ...] = (),

@@ -1,4 +1,4 @@
-// Producers and workers of one major of BullMQ for random histories (tests/histories/bullmq.py): many acts in one line.
+// Producers and workers of one major of BullMQ, or of "bull4", for random histories (tests/histories/bullmq.py): many acts in one line.
 //
 //   node history.mjs '{"bullmq": 6, "url": "redis://127.0.0.1:6379", "queues": ["q0", "q1"]}'
 //
@@ -12,9 +12,10 @@
 //   ["clock", ms]                  the clock of this process is ahead by so much
 import { createInterface } from 'node:readline';
 import Redis from 'ioredis';
+import { load } from './bull.mjs';
 
 const asked = JSON.parse(process.argv[2]);
-const { Queue, Worker, UnrecoverableError } = await import(`bullmq${asked.bullmq}`);
+const { Queue, Worker, UnrecoverableError } = await load(asked.bullmq);
 const connection = new Redis(asked.url, { maxRetriesPerRequest: null });
 const queues = new Map(), workers = [], settings = new Map();
 const now = Date.now;

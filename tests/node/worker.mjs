@@ -1,4 +1,4 @@
-// A producer and worker of one major of BullMQ, for tests: told what to do by lines of JSON, and telling what it did by such lines.
+// A producer and worker of one major of BullMQ, or of "bull3" or "bull4", for tests: told what to do by lines of JSON, and telling what it did by such lines.
 //
 //   node worker.mjs '{"bullmq": 6, "url": "redis://127.0.0.1:6379", "prefix": "bull", "work": ["emails"]}'
 //
@@ -16,11 +16,12 @@
 // With "sandbox": true jobs run in children, as sandboxed.cjs says. With "guard": {"source", "store", …} each worker has Redrive's piece.
 import { createInterface } from 'node:readline';
 import Redis from 'ioredis';
+import { load } from './bull.mjs';
 import redrive from '../../clients/node/index.js';
 import { Store } from '../../clients/node/lib/redis.js';
 
 const asked = JSON.parse(process.argv[2] ?? '{}');
-const { Queue, Worker, FlowProducer, UnrecoverableError } = await import(`bullmq${asked.bullmq ?? 6}`);
+const { Queue, Worker, FlowProducer, UnrecoverableError } = await load(asked.bullmq ?? 6);
 const connection = new Redis(asked.url, { maxRetriesPerRequest: null });
 const prefix = asked.prefix ?? 'bull';
 const queues = new Map(), workers = new Map(), thrown = new Map(), broken = new Set();

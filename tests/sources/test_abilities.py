@@ -12,6 +12,7 @@ ADAPTERS = {
     "Celery on Redis": ("celery", "redis://127.0.0.1:1/0", {}),
     "Celery on RabbitMQ": ("celery", "amqp://127.0.0.1:1//", {}),
     "BullMQ": ("bullmq", "redis://127.0.0.1:1/0", {}),
+    "Bull": ("bull", "redis://127.0.0.1:1/0", {}),
     "RQ": ("rq", "redis://127.0.0.1:1/0", {}),
     "Dramatiq": ("dramatiq", "redis://127.0.0.1:1/0", {}),
     "jobs table": ("jobs_table", "sqlite:////nowhere/app.db", {}),

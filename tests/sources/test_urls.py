@@ -30,7 +30,7 @@ REDIS = [
 ALL = [
     *(("jobs_table", url) for url in JOBS_TABLE),
     *((backend, url) for backend in ("rabbitmq", "celery") for url in RABBITMQ),
-    *((backend, url) for backend in ("bullmq", "celery", "dramatiq", "rq", "sidekiq") for url in REDIS),
+    *((backend, url) for backend in ("bull", "bullmq", "celery", "dramatiq", "rq", "sidekiq") for url in REDIS),
 ]
 
 

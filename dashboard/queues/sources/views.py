@@ -113,6 +113,7 @@ _OF_FILE = {
         "celery-redis",
     ),
     "bullmq": ("BullMQ", 'backend = "bullmq"\nurl = "redis://:password@10.0.0.7:6379/0"', "bullmq"),
+    "bull": ("Bull", 'backend = "bull"\nurl = "redis://:password@10.0.0.7:6379/0"', "bull"),
     "rq": ("RQ", 'backend = "rq"\nurl = "redis://:password@10.0.0.7:6379/0"', "rq"),
     "dramatiq": ("Dramatiq", 'backend = "dramatiq"\nurl = "redis://:password@10.0.0.7:6379/0"', "dramatiq"),
     "sidekiq": ("Sidekiq", 'backend = "sidekiq"\nurl = "redis://:password@10.0.0.7:6379/0"', "sidekiq"),

@@ -317,6 +317,7 @@ def of_options(options: Options, found: FoundOptions) -> Curve:
 
 _GROWN: dict[str, tuple[str, Callable[[int], float]]] = {
     lying.EXPONENTIAL: (EXPONENTIAL, lambda n: 2.0**n),
+    lying.EXPONENTIAL_OF_BULL: (EXPONENTIAL, lambda n: 2.0 ** (n + 1) - 1),
     lying.LINEAR: (LINEAR, lambda n: n + 1.0),
     lying.FIXED: (FIXED, lambda n: 1.0),
     lying.NONE: (FIXED, lambda n: 0.0),

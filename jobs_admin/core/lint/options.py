@@ -16,6 +16,7 @@ VERSION = 1
 MOST_OPTIONS = 500  # distinct options per source
 MOST_QUEUES = 500
 EXPONENTIAL, FIXED, LINEAR, NONE = "exponential", "fixed", "linear", ""
+EXPONENTIAL_OF_BULL = "exponential-bull"  # delay * (2 ** n - 1) after attempt n
 
 
 @dataclass(frozen=True, slots=True)

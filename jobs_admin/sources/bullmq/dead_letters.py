@@ -143,6 +143,8 @@ class DeadLetterQueues:
 
     def select(self, queues: Collection[str]) -> list[str]:
         """Return the queues that contain dead letters, configured or recognised. Some round trips for all."""
+        if not self._wire.has_dead_letter_queues:
+            return []
         self._recognised.check([queue for queue in queues if queue not in self._configured])
         return sorted(self._recognised.seen & set(queues) | set(self._configured))
 

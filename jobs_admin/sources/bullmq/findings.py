@@ -16,15 +16,28 @@ def collect_findings(wire: Wire, major: int | None) -> list[Finding]:
         *read_only_findings(wire.why_read_only()),
         *_versions(wire, major),
         *unread_findings(wire.queues(), wire.unread),  # `queues` counts them
-        *memory_findings(wire.client, "BullMQ"),
+        *memory_findings(wire.client, wire.system),
     ]
 
 
 def _versions(wire: Wire, major: int | None) -> list[Finding]:
     versions = wire.versions_of(wire.queues())
     unknown = {queue: one for queue, one in versions.items() if not _is_known(one, major)}
+    others = {queue: one for queue, one in unknown.items() if one.backend}
+    unknown = {queue: one for queue, one in unknown.items() if not one.backend}
     paused = [queue for queue, one in versions.items() if one.is_paused]
     found = []
+    if others or wire.has_others:
+        system, backend = ("Bull", "bull") if wire.system == "BullMQ" else ("BullMQ", "bullmq")
+        found.append(
+            Finding(
+                READ_ONLY if len(others) == len(versions) else "another-system",
+                "high",
+                f"{_some(others) if others else 'The queues under this prefix'} {'is' if len(others) == 1 else 'are'} written by {system}, "
+                f"not by {wire.system}: nothing is sent there, taken out or changed.",
+                f'Read {"it" if len(others) == 1 else "them"} in a source with backend = "{backend}".',
+            )
+        )
     if unknown:
         texts = sorted({one.written_by or "no version" for one in unknown.values()})
         are_all = len(unknown) == len(versions)
@@ -33,10 +46,14 @@ def _versions(wire: Wire, major: int | None) -> list[Finding]:
             Finding(
                 READ_ONLY if are_all else "unknown-version",
                 "high",
-                f"{whose} {', '.join(texts)[:200]}; only BullMQ 4, 5 and 6 are known. Their jobs are read as well as may be, and "
+                f"{whose} {', '.join(texts)[:200]}; only {wire.known} are known. Their jobs are read as well as may be, and "
                 "nothing is sent there, taken out or changed.",
-                "Upgrade Redrive, or send those jobs with BullMQ's own means. Where a queue says no version, set major = 4, 5 or 6 for "
-                "this source.",
+                f"Upgrade Redrive, or send those jobs with {wire.system}'s own means."
+                + (
+                    " Where a queue says no version, set major = 4, 5 or 6 for this source."
+                    if wire.system == "BullMQ"
+                    else ""
+                ),
             )
         )
     if paused:

@@ -16,6 +16,7 @@ _CLOCKS_DIFFER_S = 5.0
 _KNOWN = 50_000  # jobs whose events are cached
 _KNOWN_OF_ONE = 20  # events per job
 _DEAD = frozenset({"dead", "quarantined"})
+_ENDED = "no longer in Bull: it ended and was removed (by removeOnComplete if it succeeded, by removeOnFail if not), or someone removed it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def _check_queue(
             to_report[ref.job_id] = ()
         elif ref.state in _DEAD and job.state != "failed":
             ran = "and ran well" if job.state == "completed" else "and waits or runs"
-            changes.gone[ref] = f"someone replayed it in BullMQ, {ran}"
+            changes.gone[ref] = f"someone replayed it in {wire.system}, {ran}"
     if absent:
         _check_absent(wire, jobs, queue, absent, since, to_report, changes)
     if to_report:
@@ -96,6 +97,9 @@ def _check_absent(
 ) -> None:
     """Find the changes of absent jobs, which only events prove. Trimmed, flushed or lost data has none."""
     if since is None:
+        return
+    if not wire.has_events:
+        changes.gone.update(dict.fromkeys(jobs.find_ended(queue, absent), _ENDED))
         return
     events = _read_events(wire, jobs, queue, [ref.job_id for ref in absent], since)
     copies = jobs.dead.still_present(absent)

@@ -15,7 +15,7 @@ import redis
 
 from jobs_admin.core import keys, untrusted
 from jobs_admin.core.envelope import Envelope, Lineage
-from jobs_admin.sources.base import SourceError, Unread
+from jobs_admin.sources.base import Ref, SourceError, Unread
 from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
 from jobs_admin.sources.bullmq.carried import find_carried
 from jobs_admin.sources.bullmq.dead_letters import Copy, DeadLetterQueues, added_at
@@ -260,6 +260,25 @@ class Jobs:
                 at=last.ms / 1000,
                 lineage=lineage,
             )
+
+    def find_ended(self, queue: str, absent: Sequence[Ref]) -> list[Ref]:
+        """Return absent jobs that were sent or waited for a retry, by our own records in the same Redis.
+
+        A Redis that is older than the sending, or empty, lacks the record: such jobs are lost, and did not end.
+        """
+        pipe = self._wire.client.pipeline(transaction=False)
+        for ref in absent:
+            pipe.get(self._wire.sent_key(queue) + ref.job_id)
+        records = self._wire.answers(pipe)
+        lineages = [sent_with(record)[0] if isinstance(record, bytes) else None for record in records]
+        for ref, lineage in zip(absent, lineages, strict=True):
+            pipe.exists(self._attempts(queue, ref.job_id, lineage))
+        retried = self._wire.answers(pipe)
+        return [
+            ref
+            for ref, lineage, was_retried in zip(absent, lineages, retried, strict=True)
+            if (ref.state == "replaying" and lineage) or (ref.state == "retrying" and was_retried == 1)
+        ]
 
     def _reported_attempts(self, queue: str, job_id: str, lineage: Lineage | None) -> int:
         """Return the number of reported attempts of this run; the attempt that ends it comes after them."""

@@ -35,6 +35,7 @@ _OVERLAP_MS = 5_000  # a failure appears in the set some moments after its own t
 _CLOCKS_DIFFER_MS = 86_400_000  # a worker's clock may be ahead by this much
 _EVENTS = 2_000  # entries of a queue read per answer
 _TURN_MS = 3_000  # between two pages of the turn
+_ONLY_TURN_MS = 500  # where no events show retries (Bull)
 _TURN_PAGE = 300
 _REMEMBERED = 200_000  # reported attempts that are not reported again
 _LONGEST = 3_500  # characters of a position
@@ -248,7 +249,8 @@ class Reading:
 
         The first round continues at once, later ones some seconds apart.
         """
-        if place.round_is_over and now - place.turned_ms < _TURN_MS:
+        pause_ms = _TURN_MS if self._wire.has_events else _ONLY_TURN_MS
+        if place.round_is_over and now - place.turned_ms < pause_ms:
             return False
         place.turned_ms = now
         stations = [

@@ -1,15 +1,17 @@
 -- Send one batch of jobs to BullMQ: each token once, its record and its action in one step. `sending.lua` and BullMQ's
--- own scripts of one major version, as functions bullmq_reprocessJob and bullmq_changePriority, precede this text.
+-- own scripts of one major version, as functions bullmq_reprocessJob and bullmq_changePriority, precede this text. Major
+-- 3 is Bull 3 and 4, with `rights.lua` and Bull's own reprocessJob.
 -- KEYS[1] ledger of the replay, KEYS[2] locations of copies in dead-letter queues (`dead_letters.py`)
 -- ARGV[1] lifetime of the ledger and of records in seconds, ARGV[2] schema, ARGV[3] now (ms), ARGV[4] number of
 -- messages, ARGV[5] prefix of all keys; then for each: token, base of its queue's keys, job id, key of its record,
 -- lineage (JSON), retries counted as made ('' keeps them), priority ('' keeps it), '=' and its data ('' keeps it), 'R'
 -- or 'L' (lifo), base and id of the dead-letter copy it was read from, and its creation time (or ''), its name in
--- KEYS[2], '1' if its queue may have no settings yet, number of fields, and their names and values
+-- KEYS[2], '1' if its queue may have no settings yet (Bull: if the job may be absent), number of fields, and their names and values
 -- Returns a list with 1 (sent), 0 (already) or -1 (withheld) for each message. If one is refused, nothing is written,
 -- and the error names them.
 local ledger, schema, major, now = KEYS[1], ARGV[2], bullmq_major, ARGV[3]
 local letters, at = {}, 6
+local is_bull = major == 3
 for n = 1, tonumber(ARGV[4]) do
   local letter = {
     token = ARGV[at], base = ARGV[at + 1], id = ARGV[at + 2], sent = ARGV[at + 3], lineage = ARGV[at + 4], retries = ARGV[at + 5],
@@ -60,6 +62,17 @@ end
 local sound = {}  -- base of a queue's keys -> '', or why nothing can be sent there
 
 local function why_unsound(base)
+  if is_bull then
+    local settings = redis.call('HLEN', base .. 'meta') - redis.call('HEXISTS', base .. 'meta', 'paused')
+    if settings > 0 or redis.call('EXISTS', base .. 'events', base .. 'marker', base .. 'prioritized') > 0 then
+      return 'bull'
+    end
+    local why = why_no_right(base)
+    if why then
+      -- A full or read-only server, of which its own words say what it is.
+      return string.find(why, 'NOPERM', 1, true) and 'rights' or error(why, 0)
+    end
+  end
   for name, wanted in pairs(TYPES) do
     if not is_of(base .. name, wanted) then
       return 'keys'
@@ -100,16 +113,20 @@ local function why_not(letter)
   end
   if sound[letter.base] ~= '' then
     return sound[letter.base]
-  elseif not letter.may_be_new and redis.call('EXISTS', letter.base .. 'meta') == 0 then
+  elseif not is_bull and not letter.may_be_new and redis.call('EXISTS', letter.base .. 'meta') == 0 then
     return 'no-queue'
   end
-  local version = redis.call('HGET', letter.base .. 'meta', 'version')
+  local version = not is_bull and redis.call('HGET', letter.base .. 'meta', 'version')
   if version and tonumber(string.match(version, '^bullmq:(%d+)%.') or '0') ~= major then
     return 'version'
   end
   local key = letter.base .. letter.id
   local kind = redis.call('TYPE', key).ok
-  if kind == 'none' then
+  if is_bull and kind == 'none' and not letter.may_be_new then
+    return 'absent'
+  elseif is_bull and redis.call('EXISTS', key .. ':lock') == 1 then
+    return 'locked'
+  elseif kind == 'none' then
     return #letter.fields == 0 and 'lost' or not field(letter, 'name') and 'nameless' or why_unfit(letter, key)
   elseif kind ~= 'hash' then
     return 'no-job'
@@ -149,7 +166,10 @@ local function reprocess(letter, key)
   local base, fresh = letter.base, letter.retries ~= '' and '1' or '0'
   local told = {letter.id, letter.push .. 'PUSH', 'failedReason', 'failed', fresh, fresh}
   local keys
-  if major == 4 then
+  if is_bull then
+    told = {letter.id, letter.push .. 'PUSH', 'redrive', now}
+    keys = {key, key .. ':lock', base .. 'failed', base .. 'wait', base .. 'meta-paused', base .. 'paused'}
+  elseif major == 4 then
     keys = {key, base .. 'events', base .. 'failed', base .. 'wait', base .. 'meta', base .. 'paused'}
   elseif major == 5 then
     keys = {key, base .. 'events', base .. 'failed', base .. 'wait', base .. 'meta', base .. 'paused', base .. 'active', base .. 'marker'}
@@ -165,7 +185,7 @@ end
 -- Before 6, a job is added without priority, even if it has one.
 local function give_priority(letter, key)
   local base, priority = letter.base, redis.call('HGET', key, 'priority') or '0'
-  if major < 6 and tonumber(priority) ~= 0 then
+  if not is_bull and major < 6 and tonumber(priority) ~= 0 then
     local lifo = letter.push == 'R' and '1' or '0'
     if major == 4 then
       bullmq_changePriority(
@@ -228,14 +248,17 @@ end
 
 for n, letter in ipairs(letters) do
   if answers[n] == 1 then
-    local key, made = letter.base .. letter.id, major == 4 and 'attemptsMade' or 'atm'
+    local key, made = letter.base .. letter.id, major <= 4 and 'attemptsMade' or 'atm'
     -- Earlier executions do not count in this run.
     local before = letter.retries ~= '' and letter.retries or redis.call('HGET', key, made)
     local record = '{"lineage":' .. letter.lineage .. ',"made":' .. string.format('%.0f', finite(before) or 0) .. ',"stacks":' .. stacks(key)
       .. ',"at":' .. now .. '}'
+    redis.call('SET', letter.sent, record, 'EX', ARGV[1])
     -- Recorded before the action: after any failure from here on, it is never sent a second time.
     redis.call('HSET', ledger, letter.token, schema)
-    redis.call('SET', letter.sent, record, 'EX', ARGV[1])
+    if is_bull then
+      redis.call('DEL', letter.sent .. ':removed')  -- of `remove.lua`: what happens from now on is not known there
+    end
     if redis.call('EXISTS', key) == 0 then
       put_back(letter, key)
     end

@@ -51,9 +51,14 @@ from jobs_admin.sources.one_redis import (
 _MESSAGES_PER_CALL = 100  # each about twenty commands: some milliseconds in total
 _COPIES_PER_CALL = 5  # each is searched in a possibly long list
 _ROUNDED_MS = 2  # tolerance for a time stored in our tables
+_OPTIONS = frozenset({"prefix", "dead_letter_queues", "outcome_within_s", "every_s", "major", "tenant"})
 _COPY_STATES = ("wait", "paused", "prioritized", "delayed", "failed")
 _WHY_NOT = {
     "version": "its queue is written by another version of BullMQ than is known here",
+    "bull": 'its queue is BullMQ\'s, by its keys (meta, events, marker, prioritized): name it in a source with backend = "bullmq"',
+    "locked": "a worker still has it: its lock exists",
+    "absent": "it is no longer there: someone replayed or removed it, or Bull dropped it (removeOnFail). Bull does not say which",
+    "rights": "this user may not run all commands that a send needs. Let it write the keys of its queue and PUBLISH on its channels",
     "another": "another job has its id now",
     "no-job": "its key does not hold a job",
     "lost": "it is no longer there, and no whole copy of it is kept",
@@ -89,15 +94,19 @@ class BullmqOnRedis(AtomicLedger):
         options=True,
     )
 
+    _connect = Wire
+    _options = _OPTIONS
+    _per_call = _MESSAGES_PER_CALL
+
     def __init__(self, given: SourceSettings) -> None:
         """Raises SourceRefused, with a sentence, for unusable options or URLs."""
-        settings = Settings.from_options(given.name, given.options)
+        settings = Settings.from_options(given.name, given.options, self._options)
         self.name = given.name
         self.outcome_within_s = settings.outcome_within_s
         self.every_s = settings.every_s
         self._major = settings.major
         self._named = frozenset(given.queues)
-        self._wire = Wire(given.name, given.url, settings.prefix, given.queues, given.store_prefix)
+        self._wire = self._connect(given.name, given.url, settings.prefix, given.queues, given.store_prefix)
         super().__init__(self._wire.client, self._wire.call, self._wire.ledger)
         self._dead = DeadLetterQueues(self._wire, settings.dead, settings.tenants)
         self._jobs = Jobs(self._wire, self._dead, settings.tenants)
@@ -188,9 +197,9 @@ class BullmqOnRedis(AtomicLedger):
         majors = self._majors(rest, stored)
         self._refuse_what_others_took(rest, stored)
         answers = dict.fromkeys(stored, "already")
-        for major in MAJORS:
+        for major in self._wire.majors:
             mine = [outgoing for outgoing in rest if majors[outgoing.token] == major]
-            for part in batches(mine, _MESSAGES_PER_CALL):
+            for part in batches(mine, self._per_call):
                 answers |= self._send_part(replay, major, part, stored)
         return answers
 
@@ -206,16 +215,19 @@ class BullmqOnRedis(AtomicLedger):
         bad: dict[int, str] = {}
         for outgoing in messages:
             version = versions[outgoing.queue]
+            if version.backend:
+                bad[outgoing.token] = version.written_by
+                continue
             unsaid = self._major or stored[outgoing.token].major
             major = version.major if version.written_by else unsaid
-            if major in MAJORS:
+            if major in self._wire.majors:
                 found[outgoing.token] = major
             else:
                 bad[outgoing.token] = version.written_by or "a version that it does not say"
         if bad:
             writer = min(bad.values())
             raise SourceRefused(
-                f"Nothing was sent: a queue is written by {writer[:80]}, and only BullMQ 4, 5 and 6 are known. Its jobs can be read; send "
+                f"Nothing was sent: a queue is written by {writer[:80]}, and only {self._wire.known} are known. Its jobs can be read; send "
                 "them with its own means.",
                 tokens=bad,
             )
@@ -265,15 +277,19 @@ class BullmqOnRedis(AtomicLedger):
     ) -> dict[int, str]:
         arguments: list[Any] = [LEDGER_S, SENT_MARK, round(time.time() * 1000), len(messages), self._wire.prefix]
         # A server that lost its data has no settings of queues either.
-        was_lost = self._wire.call(self._jobs.complete_since) != 0
+        lost_at = self._wire.call(self._jobs.complete_since)
         for outgoing in messages:
-            may_be_new = was_lost or stored[outgoing.token].copy is None or self._is_named(outgoing.queue)
-            arguments += self._send_arguments(outgoing, stored[outgoing.token], may_be_new)
+            message = stored[outgoing.token]
+            arguments += self._send_arguments(outgoing, message, self._may_be_new(outgoing, message, lost_at))
         try:
             answers = self._wire.call(lambda: self._wire.send(major, replay, self._dead.copies_key, arguments))
         except JobRefusals as refused:
             raise refused.explain(_WHY_NOT) from None
         return {outgoing.token: ANSWERS[answer] for outgoing, answer in zip(messages, answers, strict=True)}
+
+    def _may_be_new(self, outgoing: OutgoingMessage, message: bullmq_job_hash.Message, lost_at: int | None) -> bool:
+        """Return whether the queue may have no settings yet. `lost_at`: as from `Jobs.complete_since`."""
+        return lost_at != 0 or message.copy is None or self._is_named(outgoing.queue)
 
     def _is_named(self, queue: str) -> bool:
         return queue in self._named or self._dead.is_home(queue)
@@ -305,7 +321,7 @@ class BullmqOnRedis(AtomicLedger):
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         raise SourceRefused(
-            "BullMQ has no way back from waiting to failed: what was sent waits in its queue until it runs."
+            f"{self._wire.system} has no way back from waiting to failed: what was sent waits in its queue until it runs."
         )
 
     # Removal
@@ -343,7 +359,7 @@ class BullmqOnRedis(AtomicLedger):
             return set()  # not ours to change; a finding reports it
         targets = list(jobs)
         removed: set[Ref] = set()
-        at_once = _COPIES_PER_CALL if "wait" in states else _MESSAGES_PER_CALL
+        at_once = _COPIES_PER_CALL if "wait" in states else self._per_call
         for start in range(0, len(targets), at_once):
             part = targets[start : start + at_once]
             answers = self._wire.call(lambda part=part: self._wire.remove(major, queue, part, states))  # type: ignore[misc]
@@ -351,7 +367,9 @@ class BullmqOnRedis(AtomicLedger):
         return removed
 
     def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
-        raise SourceRefused("When a job of BullMQ is retried cannot be changed here. Nothing was changed.")
+        raise SourceRefused(
+            f"When a job of {self._wire.system} is retried cannot be changed here. Nothing was changed."
+        )
 
     # Content of a captured job
 
@@ -393,7 +411,6 @@ def _message(outgoing: OutgoingMessage) -> bullmq_job_hash.Message:
 
 # Checked configuration of a BullMQ source (docs/sources/bullmq.md).
 
-_OPTIONS = {"prefix", "dead_letter_queues", "outcome_within_s", "every_s", "major", "tenant"}
 _OFTEN_S, _SELDOM_S = 0.05, 3600  # bounds of the interval between two readings
 _LONGEST_S = 30 * 86400
 
@@ -408,9 +425,9 @@ class Settings:
     tenants: tuple[str, ...]  # paths
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any]) -> Settings:
+    def from_options(cls, name: str, options: Mapping[str, Any], known: frozenset[str]) -> Settings:
         """Check the options of a source. Raises SourceRefused, with a sentence."""
-        refuse_unknown_options(name, options, _OPTIONS)
+        refuse_unknown_options(name, options, known)
         major = options.get("major")
         if major is not None and (not isinstance(major, int) or major not in MAJORS):
             raise SourceRefused(f"Source {name}: major is 4, 5 or 6, not {str(major)[:40]!r}.")

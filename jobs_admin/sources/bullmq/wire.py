@@ -29,8 +29,10 @@ from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
 from jobs_admin.sources.one_redis import SENDING, OneRedis, escape_glob, now_ms
 
 MAJORS = (4, 5, 6)
+BULL = 3  # stands for Bull 3 and 4, which state no version, beside the majors of BullMQ in scripts and messages
 
 _HERE = Path(__file__).parent
+RIGHTS = (_HERE / "rights.lua").read_text()
 _QUEUES_FOR_S = 60  # validity of a discovery, which scans the complete keyspace
 _GO_ON_S = 1  # interval until an incomplete scan continues
 _MAJORS_FOR_S = 5  # validity of a version for reading; a send checks it in the same step
@@ -40,6 +42,7 @@ _READ_BYTES = 8_000_000  # of jobs per call
 LARGEST_FIELD = 16_000_000  # maximum bytes of a job's data that are read
 _STRETCH, _STRETCHES = 2_000, 200  # entries per call, and calls per request
 REASON = 20_000  # bytes of a failure's reason in an event (`events.lua`)
+BULLMQ_KEYS = ("events", "marker", "prioritized")  # that no queue of Bull has
 _VERSION = re.compile(r"bullmq:(\d+)\.")
 _NAMES = (*bullmq_job_hash.STORED_FIELDS, *bullmq_job_hash.REPORTED_FIELDS)
 
@@ -50,12 +53,13 @@ class Version:
 
     written_by: str = ""  # "" if not stated
     is_paused: bool = False
+    major: int | None = None  # None if not stated or unknown
+    backend: str = ""  # that reads the queue, if it is not of this source's system
 
-    @property
-    def major(self) -> int | None:
-        """Major version; None if not stated or unknown."""
-        found = _VERSION.match(self.written_by)
-        return int(found[1]) if found and int(found[1]) in MAJORS else None
+    @classmethod
+    def of_meta(cls, written_by: str, is_paused: bool) -> Version:
+        found = _VERSION.match(written_by)
+        return cls(written_by, is_paused, int(found[1]) if found and int(found[1]) in MAJORS else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +109,26 @@ class Target:
 class Wire(OneRedis):
     """One Redis with BullMQ's keys under one prefix."""
 
+    system = "BullMQ"
+    majors: tuple[int, ...] = MAJORS
+    known = "BullMQ 4, 5 and 6"  # versions that are written
+    marks = ("meta", "hash")  # key by which a queue is found, and its type
+    has_dead_letter_queues = True
+    has_events = True  # a stream per queue
+
     def __init__(self, source: str, url: str, prefix: str, queues: Sequence[str], store_prefix: str) -> None:
         if url.startswith("postgres"):
             raise SourceRefused(
                 f"Source {source}: BullMQ's jobs in PostgreSQL cannot be read yet, only those in Redis: give a redis:// URL."
             )
-        super().__init__(source, url, "BullMQ", queues, store_prefix)
+        super().__init__(source, url, self.system, queues, store_prefix)
         self.prefix = prefix
         self._read = self.client.register_script((_HERE / "read.lua").read_text())
         self._events = self.client.register_script((_HERE / "events.lua").read_text())
-        self._send = {major: self.client.register_script(_script(major, SENDING, "send.lua")) for major in MAJORS}
-        self._remove = {major: self.client.register_script(_script(major, "", "remove.lua")) for major in MAJORS}
+        self._send = {major: self.client.register_script(_script(major, SENDING, "send.lua")) for major in self.majors}
+        self._remove = {major: self.client.register_script(_script(major, "", "remove.lua")) for major in self.majors}
+        self._left_out = False  # a scan found queues of a neighbouring system
+        self.has_others = False  # no queue was found, and some of a neighbouring system were
         self._walking = threading.Lock()
         self._cursor = 0  # position of the keyspace scan
         self._walked: set[str] = set()  # queues found by this scan
@@ -134,7 +147,7 @@ class Wire(OneRedis):
     # Queues
 
     def queues(self) -> list[str]:
-        """Return the configured queues, else all with a BullMQ `meta`, by name."""
+        """Return the configured queues, else all that are found, by name."""
         if self._named:
             return self._named
         with self._walking:
@@ -143,18 +156,37 @@ class Wire(OneRedis):
             return self._found[1]
 
     def _walk(self) -> tuple[float, list[str]]:
-        head, tail = f"{self.prefix}:", ":meta"
-        for key in self._scan(escape_glob(head) + "*" + tail):
-            name = key[len(head) : -len(tail)]
-            if name and ":" not in name:  # not allowed in a queue's name: the key is a job's
-                self._walked.add(name)
+        mark, kind = self.marks
+        head, tail = f"{self.prefix}:", f":{mark}"
+        names = (key[len(head) : -len(tail)] for key in self._scan(escape_glob(head) + "*" + tail, kind))
+        # A colon is not allowed in a queue's name: the key is a job's.
+        self._walked.update(self.select([name for name in names if name and ":" not in name]))
         is_over, known = self._cursor == 0, self._walked
         if is_over:
             self._walked = set()
         else:  # until the scan is complete, those of the previous one are valid
             known = known.union(self._found[1] if self._found else ())
         self.unread = max(0, len(known) - _QUEUES)
+        if is_over:
+            self.has_others, self._left_out = not known and self.find_others(), False
         return time.monotonic() + (_QUEUES_FOR_S if is_over else _GO_ON_S), sorted(known)[:_QUEUES]
+
+    def select(self, queues: list[str]) -> list[str]:
+        """Return those of the found queues that are of this system."""
+        versions = self.versions_of(queues)
+        self._left_out = self._left_out or any(one.backend for one in versions.values())
+        return [queue for queue in queues if not versions[queue].backend]
+
+    def find_others(self) -> bool:
+        """Return whether there is a queue of Bull under this prefix, among the first keys."""
+        if self._left_out:
+            return True
+        pattern, cursor = escape_glob(f"{self.prefix}:") + "*:id", 0
+        for _ in range(_SCANNED_KEYS // 2_000):
+            cursor, page = self.client.scan(cursor, match=pattern, count=2_000, _type="string")
+            if page or not cursor:
+                return bool(page)
+        return False
 
     def rediscover(self) -> None:
         """Scan the keyspace again at the next call."""
@@ -162,10 +194,10 @@ class Wire(OneRedis):
             self._found, self._cursor, self._walked = None, 0, set()
         self._versions = None
 
-    def _scan(self, pattern: str) -> Iterator[str]:
+    def _scan(self, pattern: str, kind: str) -> Iterator[str]:
         """Scan from the last position, which is 0 after the end."""
         for _ in range(_SCANNED_KEYS // 2_000):
-            self._cursor, page = self.client.scan(self._cursor, match=pattern, count=2_000, _type="hash")
+            self._cursor, page = self.client.scan(self._cursor, match=pattern, count=2_000, _type=kind)
             yield from (text(key) for key in page)
             if not self._cursor:
                 break
@@ -181,11 +213,21 @@ class Wire(OneRedis):
         pipe = self.client.pipeline(transaction=False)
         for queue in queues:
             pipe.hmget(self.key(queue, "meta"), "version", "paused")
-        answers = pipe.execute(raise_on_error=False)
-        return {
-            queue: Version(text(answer[0] or b""), answer[1] is not None) if isinstance(answer, list) else Version()
-            for queue, answer in zip(queues, answers, strict=True)
-        }
+            pipe.exists(self.key(queue, "id"))
+            pipe.hlen(self.key(queue, "meta"))
+            pipe.exists(*(self.key(queue, name) for name in BULLMQ_KEYS))
+        answers = iter(pipe.execute(raise_on_error=False))
+        found = {}
+        for queue in queues:
+            meta, has_id, settings, has_keys = (next(answers) for _ in range(4))
+            if isinstance(meta, list):
+                found[queue] = Version.of_meta(text(meta[0] or b""), meta[1] is not None)
+            else:
+                found[queue] = Version()
+            # Bull notes a pause there.
+            if has_id == 1 and has_keys == 0 and settings == int(found[queue].is_paused):
+                found[queue] = Version("Bull, not BullMQ", backend="bull")
+        return found
 
     def now_ms(self) -> int:
         return now_ms(self.client)
@@ -262,7 +304,9 @@ class Wire(OneRedis):
 
     def remove(self, major: int, queue: str, jobs: Sequence[Target], states: Sequence[str]) -> list[int]:
         targets = [part for job in jobs for part in (job.job_id, job.failed_until, job.made)]
-        answers: list[int] = self._remove[major](keys=[self.base(queue)], args=[len(states), *states, *targets])
+        answers: list[int] = self._remove[major](
+            keys=[self.base(queue), self.sent_key(queue)], args=[len(states), *states, *targets]
+        )
         return answers
 
     # Write access
@@ -286,8 +330,10 @@ def _script(major: int, shared: str, name: str) -> str:
     """Return a script with BullMQ's own scripts of that major version as functions before ours, so that all is one
     step.
     """
-    own = sorted((_HERE / f"lua/{major}").glob("*.lua"))
+    own = sorted((_HERE / f"lua/{'bull' if major == BULL else major}").glob("*.lua"))
     functions = [f"local function bullmq_{path.stem}(KEYS, ARGV)\n{path.read_text()}\nend" for path in own]
+    if major == BULL:
+        shared = RIGHTS + shared
     return "\n".join([f"local bullmq_major = {major}", *functions, shared + (_HERE / name).read_text()])
 
 
