@@ -66,6 +66,8 @@ class Result:
 def results(now: datetime | None = None) -> Iterator[Result]:
     """Run every check, in order. A check of an unusable part is skipped, and the part is reported once."""
     now = now or datetime.now(UTC)
+    if unknown := connections.find_unknown_variables():
+        yield Result("variables", "", unknown)
     database = check_database()
     yield database
     store = check_store()

@@ -213,4 +213,5 @@ def _about(error: Exception) -> str:
             return f"The database of DATABASE_URL has no tables yet: run `{COMMAND} up` or `migrate`."
         return _no_desk(environment.data_folder())
     name = "DATABASE_URL" if environment.get("DATABASE_URL") else "The database"
-    return f"{name} cannot be used ({about_database(error)}). Check that the database is running."
+    fix = "Free space on its disk, then run this again" if "is full" in text else "Check that the database is running"
+    return f"{name} cannot be used ({about_database(error)}). {fix}."

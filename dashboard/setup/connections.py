@@ -16,17 +16,19 @@ from jobs_admin import config
 from jobs_admin.config import SourceConfig
 from jobs_admin.core.service_url import Unreadable, display_url, for_redis_py
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import SourceError, SourceUnreachable
+from jobs_admin.sources.base import Finding, SourceError, SourceUnreachable
 
 OLDEST_REDIS = (6, 2)
 TIMEOUT_S = 4.0
 
 
 def check_given() -> list[str]:
-    """Return a warning for each source of the file that is unreachable now; the start continues.
+    """Return a warning for each unknown variable and each source of the file that is unreachable now; the start continues.
 
-    Raises Misconfigured, naming the variable, for the first other server that is set and unusable.
+    Raises Misconfigured, naming the variable, for the first other setting or server that is set and unusable.
     """
+    unknown = [f"{found.text} {found.fix}" for found in find_unknown_variables()]
+    check_values()
     for name in ("REDRIVE_REDIS_URL", "REDIS_URL"):
         if environment.is_given(name):
             check_redis(name, environment.get(name))
@@ -36,7 +38,25 @@ def check_given() -> list[str]:
     away = check_sources()
     check_payload_keys()
     check_database()
-    return away
+    return unknown + away
+
+
+def find_unknown_variables() -> list[Finding]:
+    """Return variables with Redrive's prefix that this version does not use; none in a project, whose variables they are."""
+    if not config.is_own_project():
+        return []
+    return [
+        Finding("variable", "warning", f"{name} is set and not known to this version; it has no effect.", fix)
+        for name, fix in environment.find_unknown().items()
+    ]
+
+
+def check_values() -> None:
+    """Check the settings of retention and approval, which are read late."""
+    try:
+        config.keep(), config.keep_bytes(), config.approve_above()
+    except config.BadConfiguration as error:
+        raise Misconfigured(f"{error} Nothing was started.") from error
 
 
 def check_sources() -> list[str]:

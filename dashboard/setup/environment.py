@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import difflib
 import hashlib
 import json
 import os
@@ -49,7 +50,7 @@ OF_A_RUN = (
     "REDRIVE_OIDC_ROLES", "REDRIVE_OIDC_ONLY", "REDRIVE_SECOND_FACTOR_FOR", "REDRIVE_TRACE_URL", "REDRIVE_LOGS_URL",
     "REDRIVE_SENTRY_URL", "REDRIVE_ISSUE_URL", "REDRIVE_AUDIT_FORWARD", "REDRIVE_SLACK_SIGNING_SECRET",
 )  # fmt: skip
-# Every variable with Redrive's prefix, of desk and workers; also as NAME_FILE. `upgrade --check` names all others.
+# Every variable with Redrive's prefix, of desk and workers; also as NAME_FILE. All others are named by `find_unknown`.
 KNOWN = frozenset(
     {
         *(name for name in OF_A_RUN if name.startswith("REDRIVE_")),
@@ -134,6 +135,17 @@ def run_settings() -> dict[str, str]:
 def is_given(name: str) -> bool:
     """Return whether the environment itself sets `name`, as opposed to a value created by `up`."""
     return bool(os.environ.get(name) or os.environ.get(f"{name}_FILE"))
+
+
+def find_unknown() -> dict[str, str]:
+    """Return the variables with Redrive's prefix that this version does not know, each with a suggested fix."""
+    found = {}
+    for name in sorted(os.environ):
+        bare = name.removesuffix("_FILE")
+        if name.startswith("REDRIVE_") and bare not in KNOWN:
+            near = difflib.get_close_matches(bare, KNOWN, 1)
+            found[name] = f"Did you mean {near[0]}?" if near else "Remove it, or correct its name."
+    return found
 
 
 def get_list(name: str, default: str = "") -> list[str]:

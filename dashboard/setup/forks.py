@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from django.conf import settings
+from django.core.management.base import CommandError
 from django.db import connections
 
 from jobs_admin import config
@@ -110,6 +111,8 @@ def _run(
         code = end.code if isinstance(end.code, int) else 1 if end.code else 0
         if isinstance(end.code, str):
             sys.stderr.write(f"{end.code}\n")
+    except CommandError as error:
+        sys.stderr.write(f"{error}\n")
     except BaseException:
         traceback.print_exc()
     finally:

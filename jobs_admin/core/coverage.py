@@ -8,6 +8,7 @@ Times are by the desk's clock. An interval without reading is a gap, never a zer
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ MINUTES = 60  # minutes stored
 _MOST_GAPS = 20
 _MOST_WORKERS = 500
 _QUIET_S = 5.0  # maximum delay of a job's events after the heartbeat that counts it
+_GUARDED_S = 30.0  # maximum age of the heartbeat of a live guard
 _COUNTS = ("started", "executed", "missed")
 
 
@@ -91,8 +93,22 @@ class Coverage:
         ran = hour.executed + hour.missed
         return min(1.0, hour.started / ran) if ran else None
 
+    def silent(self) -> list[str]:
+        """Return the workers that send no events about their jobs, sorted."""
+        return sorted(name for name, one in self.workers.items() if one.sends_events is False)
+
     def dump(self) -> str:
         return json.dumps(asdict(self))
+
+
+def unguarded(names: Sequence[str], heartbeats: Iterable[bytes | None], now: float) -> list[str]:
+    """Return those of the workers whose guard, by its latest heartbeat in the store, does not report at `now`."""
+    found = []
+    for name, text in zip(names, heartbeats, strict=True):
+        at = untrusted.moment(untrusted.read_object(text).get("at")) if text else None
+        if at is None or now - at.timestamp() > _GUARDED_S:
+            found.append(name)
+    return found
 
 
 def parse(text: bytes | str | None) -> Coverage | None:

@@ -50,7 +50,7 @@ class SourceCoverage:
     executed: int  # jobs that workers ran
     seen: int  # of these, jobs whose events were read
     gaps: list[Gap]  # latest first
-    silent: list[str]  # workers that send no events about jobs
+    silent: list[str]  # workers that send no events about jobs, and have no guard
     workers: int
     heard_at: datetime | None  # time of the latest event
     is_quiet: bool  # events are read, but none arrived for 30 s
@@ -102,16 +102,20 @@ def read(sources: Collection[str], now: datetime) -> dict[str, SourceCoverage]:
     if not followed:
         return {}
     try:
-        stored = config.store().mget([keys.coverage(source) for source in followed])
+        store = config.store()
+        stored = store.mget([keys.coverage(source) for source in followed])
+        found = {source: coverage.parse(text) or Coverage() for source, text in zip(followed, stored, strict=True)}
+        silent = {source: _unguarded(store, source, one.silent(), now) for source, one in found.items()}
     except (redis.RedisError, config.BadConfiguration):
         return {}
-    return {
-        source: _of_source(source, coverage.parse(text) or Coverage(), now)
-        for source, text in zip(followed, stored, strict=True)
-    }
+    return {source: _of_source(source, one, silent[source], now) for source, one in found.items()}
 
 
-def _of_source(source: str, found: Coverage, now: datetime) -> SourceCoverage:
+def _unguarded(store: redis.Redis, source: str, names: list[str], now: datetime) -> list[str]:
+    return coverage.unguarded(names, store.hmget(keys.workers(source), names), now.timestamp()) if names else []
+
+
+def _of_source(source: str, found: Coverage, silent: list[str], now: datetime) -> SourceCoverage:
     at = now.timestamp()
     hour = found.last_hour(at)
     gaps = [Gap(_time(gap.start), _time(gap.end), gap.missed) for gap in reversed(found.gaps) if at - gap.end < 3600]
@@ -124,7 +128,7 @@ def _of_source(source: str, found: Coverage, now: datetime) -> SourceCoverage:
         hour.executed + hour.missed,
         min(hour.started, hour.executed + hour.missed),  # an event may arrive before the heartbeat that counts its job
         gaps,
-        sorted(name for name, one in found.workers.items() if one.sends_events is False),
+        silent,
         len(found.workers),
         _time(found.heard_at) if found.heard_at else None,
         bool(found.heard_at) and at - found.heard_at > _SILENT_S and at - found.at <= _SILENT_S,

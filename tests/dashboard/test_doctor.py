@@ -151,6 +151,12 @@ def test_a_store_that_is_not_persistent_loses_reports_not_jobs(shop, store):
     assert "a restart loses the reports that are not filed yet" in found.text and "job" not in found.text
 
 
+def test_a_variable_that_redrive_does_not_know_is_named(shop, monkeypatch):
+    assert "variables" not in doctor()[1]
+    monkeypatch.setenv("REDRIVE_KEPP", "30d")
+    assert "REDRIVE_KEPP is set and not known" in doctor()[1] and "Did you mean REDRIVE_KEEP?" in doctor()[1]
+
+
 def test_a_guard_that_is_off_is_severe(shop, store):
     call_command("off")
     code, output = doctor()

@@ -72,7 +72,7 @@ def configured(tmp_path_factory, engine):
         '[sources.billing]\nbackend = "celery"\nurl = "redis://:hidden@127.0.0.1:1/0"\n'
     )
     migrated.into(folder / "data")
-    environment = {"REDRIVE_URL_PREFIX": "ops/jobs", "REDRIVE_REDIS_URL": engine.url}
+    environment = {"REDRIVE_URL_PREFIX": "ops/jobs", "REDRIVE_REDIS_URL": engine.url, "REDRIVE_KEPP": "30d"}
     desk = Desk(folder / "data", "--no-demo", **environment, REDRIVE_SOURCES=str(folder / "sources.toml"))
     yield desk.is_ready()
     desk.send(signal.SIGTERM).ends()
@@ -260,6 +260,7 @@ def test_the_engine_that_dies_is_started_again_with_what_it_held(running):
         ("DATABASE_URL", "sqlite:////nowhere/at/all.sqlite3", "cannot be used"),
         ("REDRIVE_SOURCES", "/nowhere/sources.toml", "cannot be read"),
         ("REDRIVE_READ_ONLY", "perhaps", "must be 1 or 0"),
+        ("REDRIVE_KEEP", "banana", "is not a duration"),
         ("REDRIVE_PAYLOAD_KEYS", "short", "is not a Fernet key"),
         ("SECRET_KEY_FILE", "/nowhere/key", "cannot be read"),
     ],
@@ -279,6 +280,8 @@ def test_a_source_that_cannot_be_reached_is_named_and_keeps_no_desk_from_startin
         "Source billing cannot be reached (redis://127.0.0.1:1: " in environment_text
         and "hidden" not in environment_text
     )
+    unknown = "REDRIVE_KEPP is set and not known to this version; it has no effect. Did you mean REDRIVE_KEEP?"
+    assert unknown in environment_text
     query = "select is_reachable from jobs_admin_source where name = 'billing'"
     configured.wait_until(lambda: rows(configured, query) == [(0,)], 60)
 

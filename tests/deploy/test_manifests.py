@@ -210,6 +210,14 @@ def test_the_commands_of_every_deployment_are_those_of_the_image():
     assert 'CMD ["redrive", "web", "--bind", "0.0.0.0:8000"]' in (DEPLOY / "Containerfile").read_text()
 
 
+def test_every_builder_accepts_the_copies_of_the_image():
+    """Docker without BuildKit copies several files only to a path that ends in a slash."""
+    lines = [line.split() for line in (DEPLOY / "Containerfile").read_text().splitlines()]
+    copies = [[word for word in words[1:] if not word.startswith("--")] for words in lines if words[:1] == ["COPY"]]
+    assert len(copies) > 3
+    assert [words for words in copies if len(words) > 2 and not words[-1].endswith("/")] == []
+
+
 def test_the_example_of_the_environment_names_known_variables():
     names = re.findall(r"^(REDRIVE_[A-Z_]+)=", (DEPLOY / "systemd/environment").read_text(), re.M)
     known = set(json.loads((ROOT / "tests/pinned/environment.json").read_text()))

@@ -16,10 +16,12 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from jobs_admin import config, trust
+from jobs_admin.core import keys
 from jobs_admin.ingest import lost_jobs
 from jobs_admin.models import Attempt, Failure, Group, Payload, QueueCounter, Source, Worker
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.failure import Caveat
+from jobs_admin.queues.coverage import read as read_coverage
 from jobs_admin.replays import obstacles
 from jobs_admin.replays.options import Options
 from jobs_admin.retries import pulling
@@ -134,6 +136,13 @@ def test_without_events_a_finding_names_the_workers_and_the_result_backend_is_re
     pull_until(lambda: coverage().last_hour(time.time()).executed == 6, "heartbeats")
     (finding,) = [one for one in source.findings() if one.id == "events-off"]
     assert worker.name in finding.text and "-E" in finding.fix
+    assert read_coverage(["shop"], timezone.now())["shop"].silent == [worker.name]
+    heartbeat = json.dumps({"at": time.time()})  # its guard reports
+    config.store().hset(keys.workers("shop"), worker.name, heartbeat)
+    assert [one.id for one in source.findings() if one.id == "events-off"] == []
+    assert read_coverage(["shop"], timezone.now())["shop"].silent == []
+    config.store().hset(keys.workers("shop"), worker.name, json.dumps({"at": time.time() - 300}))
+    assert read_coverage(["shop"], timezone.now())["shop"].silent == [worker.name]
     assert coverage().share(time.time()) == 0.0
     pull_until(lambda: Failure.objects.count() == 5, "the results")
     assert sorted(Failure.objects.values_list("job_id", "attempts", "kind")) == ended(worker, "failed")

@@ -68,7 +68,7 @@ class Coverage(Schema):
     executed: int
     seen: int
     gaps: list[Gap]
-    silent: list[str]  # workers that send no events of their jobs
+    silent: list[str]  # workers that send no events of their jobs, and have no guard
     heard_at: datetime | None  # when the latest event came
     failed: int  # jobs seen to fail; with has_more the latest of them
     replayable: int  # of these, jobs that could be replayed with the guard

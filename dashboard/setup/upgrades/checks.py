@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from django.db.utils import Error as DatabaseError
 
 from dashboard.setup import environment
 from dashboard.setup.backups import database, writing
+from dashboard.setup.connections import find_unknown_variables
 from dashboard.setup.progress import format_bytes
 from dashboard.setup.upgrades import plan
 from dashboard.setup.upgrades.plan import Pending
@@ -75,7 +74,7 @@ def check(now: datetime | None = None, *, with_backup: bool = True) -> Check:
     tables = set(connection.introspection.table_names())
     backup_at = _last_backup() if "jobs_admin_auditevent" in tables else None
     needed, free = _disk(pending)
-    findings = [*_variables(), *_check_tools(), *_check_store()]
+    findings = [*find_unknown_variables(), *_check_tools(), *_check_store()]
     if "jobs_admin_worker" in tables:
         findings += _check_workers(now)
     interrupted = _find_interrupted(tables)
@@ -116,21 +115,6 @@ def _check_history() -> list[Finding]:
             Finding("history", HIGH, f"Two migrations follow the same one: {names}.", "Install a released version.")
         ]
     return []
-
-
-def _variables() -> list[Finding]:
-    """Return variables with Redrive's prefix that this version does not use."""
-    found = []
-    for name in sorted(os.environ):
-        bare = name.removesuffix("_FILE")
-        if not name.startswith("REDRIVE_") or bare in environment.KNOWN:
-            continue
-        near = difflib.get_close_matches(bare, environment.KNOWN, 1)
-        fix = f"Did you mean {near[0]}?" if near else "Remove it, or correct its name."
-        found.append(
-            Finding("variable", WARNING, f"{name} is set and not known to this version; it has no effect.", fix)
-        )
-    return found
 
 
 def _check_tools() -> list[Finding]:

@@ -82,6 +82,7 @@ class Followed:
         self._task_queues = TaskQueues()
         self._results = _results(given)
         self._store, self._key = given.store, keys.coverage(given.name, given.store_prefix)
+        self._guards = keys.workers(given.name, given.store_prefix)
         self._coverage: Coverage | None = None
         self._unfiled: Pulled | None = None
         self._checked_at = self._searched_at = 0.0
@@ -97,9 +98,7 @@ class Followed:
 
     def findings(self) -> list[Finding]:
         found = [] if self._is_amqp else list(self._broker.findings())  # RabbitMQ's findings publish a message
-        coverage = self._load_coverage()
-        silent = sorted(name for name, one in coverage.workers.items() if one.sends_events is False) if coverage else []
-        if silent:
+        if silent := self._find_silent():
             names = list_some([name[:60] for name in silent], 3)
             found.append(
                 Finding(
@@ -267,10 +266,21 @@ class Followed:
             del coverage.workers[name]
 
     def _load_coverage(self) -> Coverage | None:
+        return covered.parse(self._ask_store(lambda store: store.get(self._key)))
+
+    def _find_silent(self) -> list[str]:
+        """Return the workers whose failures neither events nor a guard report."""
+        coverage = self._load_coverage()
+        if coverage is None or not (silent := coverage.silent()):
+            return []
+        return covered.unguarded(silent, self._ask_store(lambda store: store.hmget(self._guards, silent)), time.time())
+
+    def _ask_store(self, question: Callable[[redis.Redis], Any]) -> Any:
+        """Return the answer; None without a store. Raises SourceUnreachable."""
         if self._store is None:
             return None
         try:
-            return covered.parse(self._store().get(self._key))
+            return question(self._store())
         except (redis.RedisError, OSError) as error:
             raise SourceUnreachable(f"Redrive's own Redis does not answer ({type(error).__name__}).") from error
 
