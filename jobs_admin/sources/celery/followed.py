@@ -266,21 +266,21 @@ class Followed:
             del coverage.workers[name]
 
     def _load_coverage(self) -> Coverage | None:
-        return covered.parse(self._ask_store(lambda store: store.get(self._key)))
+        return covered.parse(self._read_store(lambda store: store.get(self._key)))
 
     def _find_silent(self) -> list[str]:
         """Return the workers whose failures neither events nor a guard report."""
         coverage = self._load_coverage()
         if coverage is None or not (silent := coverage.silent()):
             return []
-        return covered.unguarded(silent, self._ask_store(lambda store: store.hmget(self._guards, silent)), time.time())
+        return covered.unguarded(silent, self._read_store(lambda store: store.hmget(self._guards, silent)), time.time())
 
-    def _ask_store(self, question: Callable[[redis.Redis], Any]) -> Any:
+    def _read_store(self, read: Callable[[redis.Redis], Any]) -> Any:
         """Return the answer; None without a store. Raises SourceUnreachable."""
         if self._store is None:
             return None
         try:
-            return question(self._store())
+            return read(self._store())
         except (redis.RedisError, OSError) as error:
             raise SourceUnreachable(f"Redrive's own Redis does not answer ({type(error).__name__}).") from error
 
