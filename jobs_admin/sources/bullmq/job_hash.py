@@ -174,7 +174,7 @@ def unpack(raw: bytes) -> Message:
             head_fields,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, IndexError) as error:
-        raise SourceRefused("The captured message is not a job of BullMQ. Nothing was sent.") from error
+        raise SourceRefused("The captured message is not a job of BullMQ or Bull. Nothing was sent.") from error
 
 
 def _escaped(value: bytes) -> str:
@@ -213,7 +213,7 @@ def encode_edited(args: list[Any] | None, kwargs: dict[str, Any] | None) -> byte
         return None
     if args:
         if kwargs or len(args) > 1:
-            raise SourceRefused("A job of BullMQ has one value: an object, or one argument. Nothing was sent.")
+            raise SourceRefused("A job of BullMQ or Bull has one value: an object, or one argument. Nothing was sent.")
         return _compact(args[0])
     return _compact(kwargs or {})
 

@@ -495,7 +495,7 @@ def refuse_misdirected(message: Message, queue: str, job_id: str) -> None:
             )
     elif queue != message.queue:
         raise SourceRefused(
-            f"Nothing was sent: a job of BullMQ is brought back in its own queue ({message.queue[:100]}), not in another."
+            f"Nothing was sent: a job of BullMQ or Bull is brought back in its own queue ({message.queue[:100]}), not in another."
         )
     if job_id in RESERVED:
         raise SourceRefused(
