@@ -18,7 +18,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
-from dashboard.setup import connections
+from dashboard.setup import connections, environment
 from dashboard.setup.connections import about_database
 from jobs_admin import config, trust
 from jobs_admin.core import untrusted, worker_acl
@@ -266,6 +266,8 @@ def _set_by(name: str, source: config.SourceConfig, *, all_of_it: bool = False) 
         return "REDRIVE_DEMO_BROKER_URL, which `up` sets"
     if not config.setting("SOURCES"):
         return "CELERY_BROKER_URL"
+    if config.setting("SOURCES") == str(environment.watch_file(environment.data_folder())):
+        return "the URL of `up --watch`"
     it = f"[sources.{name}] in the file of REDRIVE_SOURCES"
     return f"what {it} says" if all_of_it else f"the url of {it}"
 

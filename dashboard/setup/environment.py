@@ -403,6 +403,11 @@ def _make_paths_absolute() -> None:
         os.environ["DATABASE_URL"] = f"sqlite:///{quote(str(Path.cwd()))}/{url.removeprefix('sqlite:///')}"
 
 
+def watch_file(folder: Path) -> Path:
+    """Return the file of sources that `up --watch` writes."""
+    return folder / "watch.toml"
+
+
 def _watch_broker(folder: Path, url: str) -> None:
     """Make the broker at this URL the only source, in guest mode. Raises Misconfigured."""
     if is_given("REDRIVE_SOURCES"):
@@ -413,7 +418,7 @@ def _watch_broker(folder: Path, url: str) -> None:
         raise Misconfigured(
             "--watch needs a broker's URL: redis://…, rediss://…, amqp://… or amqps://…. Nothing was started."
         )
-    path = folder / "watch.toml"
+    path = watch_file(folder)
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # the URL has a password
         # A JSON string is also a valid TOML string.

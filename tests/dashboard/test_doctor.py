@@ -16,7 +16,7 @@ from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
-from dashboard.setup import checkup
+from dashboard.setup import checkup, environment
 from dashboard.setup.connections import VALKEY, least_fixed_version
 from jobs_admin import config
 from jobs_admin.core import keys, worker_acl
@@ -285,6 +285,15 @@ def test_a_source_that_cannot_be_reached_is_severe(shop, settings):
     assert code == 1
     assert "source shop" in output
     assert "cannot be reached" in output
+
+
+def test_a_broker_of_up_watch_is_named_by_that_option(shop, settings, monkeypatch, tmp_path):
+    monkeypatch.setenv("REDRIVE_DATA", str(tmp_path))
+    lines = '[sources.celery]\nbackend = "celery"\nurl = "redis://127.0.0.1:1/0"\nguard = false\n'
+    environment.watch_file(tmp_path).write_text(lines)
+    settings.REDRIVE = settings.REDRIVE | {"SOURCES": str(environment.watch_file(tmp_path))}
+    forget_configuration(config)
+    assert "Check the URL of `up --watch`" in doctor()[1]
 
 
 def test_a_store_that_does_not_answer_is_severe_and_the_rest_is_still_checked(shop, settings):
