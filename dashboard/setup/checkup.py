@@ -17,6 +17,7 @@ from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
+from kombu.exceptions import OperationalError as BrokerError
 
 from dashboard.setup import connections, environment
 from dashboard.setup.connections import about_database
@@ -297,7 +298,12 @@ def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Findi
     heard = list(Worker.objects.filter(source=source, seen_at__gte=now - HEARD_WITHIN))
     names = {worker.name for worker in heard}
     found = []
-    silent = sorted(_answering(url) - names)
+    try:
+        silent = sorted(_answering(url) - names)
+    except BrokerError as error:  # unreachable since the check began, or its disk is full
+        silent = []
+        text = f"The broker does not accept commands: {_line(error)}."
+        found.append(Finding("broker-refuses", HIGH, text, "Fix that first: until then no job can be sent."))
     if silent and liveness.find_stale(now) is not None:
         # Their reports since then are not in any table yet.
         found.append(
@@ -527,12 +533,15 @@ def _may_do_more(store: redis.Redis, user: str, source: str) -> bool:
 
 
 def _answering(url: str) -> set[str]:
-    """Return the workers that answer a ping on the broker; also empty if the broker has no such channel."""
+    """Return the workers that answer a ping on the broker; also empty if the broker has no such channel.
+
+    Raises kombu's OperationalError if the broker refuses.
+    """
     app = Celery(broker=url, set_as_current=False)
     app.conf.update(broker_transport_options={"socket_timeout": 5, "socket_connect_timeout": 5})
     try:
         return {name for reply in app.control.ping(timeout=PING_S) for name in reply}
-    except (redis.RedisError, app.connection().connection_errors):  # unreachable since the check began
+    except redis.RedisError:
         return set()
     finally:
         app.close()

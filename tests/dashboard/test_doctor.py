@@ -7,6 +7,7 @@ import re
 import socket
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -285,6 +286,20 @@ def test_a_source_that_cannot_be_reached_is_severe(shop, settings):
     assert code == 1
     assert "source shop" in output
     assert "cannot be reached" in output
+
+
+@pytest.mark.server
+def test_a_broker_that_refuses_commands_is_severe(shop, engine):
+    """As with a full disk: it answers INFO, and no PING."""
+    broker = redis.Redis.from_url(engine.url)
+    broker.execute_command("ACL", "SETUSER", "full", "on", ">secret", "~*", "&*", "+@all", "-ping")
+    try:
+        url = urlsplit(engine.url)
+        _, found = checkup.check_workers("shop", f"redis://full:secret@127.0.0.1:{url.port}/1", timezone.now())
+    finally:
+        broker.execute_command("ACL", "DELUSER", "full")
+    assert (found[0].id, found[0].severity) == ("broker-refuses", "high")
+    assert "ping" in found[0].text and "secret" not in found[0].text
 
 
 def test_a_broker_of_up_watch_is_named_by_that_option(shop, settings, monkeypatch, tmp_path):
