@@ -297,13 +297,8 @@ def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Findi
     """Compare reporting workers with those on the broker: any others are not guarded, or report elsewhere."""
     heard = list(Worker.objects.filter(source=source, seen_at__gte=now - HEARD_WITHIN))
     names = {worker.name for worker in heard}
-    found = []
-    try:
-        silent = sorted(_answering(url) - names)
-    except BrokerError as error:  # unreachable since the check began, or its disk is full
-        silent = []
-        text = f"The broker does not accept commands: {_line(error)}."
-        found.append(Finding("broker-refuses", HIGH, text, "Fix that first: until then no job can be sent."))
+    answering, found = _answering(url)
+    silent = sorted(answering - names)
     if silent and liveness.find_stale(now) is not None:
         # Their reports since then are not in any table yet.
         found.append(
@@ -532,17 +527,20 @@ def _may_do_more(store: redis.Redis, user: str, source: str) -> bool:
         return user == "default"
 
 
-def _answering(url: str) -> set[str]:
-    """Return the workers that answer a ping on the broker; also empty if the broker has no such channel.
+def _answering(url: str) -> tuple[set[str], list[Finding]]:
+    """Return the workers that answer a ping on the broker, and a finding if the broker refuses to send one.
 
-    Raises kombu's OperationalError if the broker refuses.
+    None answers also if the broker has no such channel.
     """
     app = Celery(broker=url, set_as_current=False)
     app.conf.update(broker_transport_options={"socket_timeout": 5, "socket_connect_timeout": 5})
     try:
-        return {name for reply in app.control.ping(timeout=PING_S) for name in reply}
+        return {name for reply in app.control.ping(timeout=PING_S) for name in reply}, []
     except redis.RedisError:
-        return set()
+        return set(), []
+    except BrokerError as error:  # unreachable since the check began, or its disk is full
+        text = f"The broker does not accept commands: {_line(error)}."
+        return set(), [Finding("broker-refuses", HIGH, text, "Fix that first: until then no job can be sent.")]
     finally:
         app.close()
 
