@@ -16,12 +16,13 @@ from cryptography.fernet import Fernet, MultiFernet
 from django.conf import settings
 from django.urls import NoReverseMatch, get_script_prefix, reverse
 
-from jobs_admin.core import desk_settings, keys, web_address
-from jobs_admin.core.service_url import Unreadable, for_redis_py
+from jobs_admin.core import desk_settings, keys, sentinel_url, web_address
+from jobs_admin.core.service_url import Unreadable
 from jobs_admin.core.text import fits, whole_number
 from jobs_admin.installation import COMMAND
 from jobs_admin.sources import SYSTEMS, Source, System, connect
 from jobs_admin.sources.base import SourceRefused
+from jobs_admin.worker.redis_clients import from_url
 
 BACKENDS = tuple(name for name, system in SYSTEMS.items() if not system.is_for_tests)
 
@@ -68,7 +69,11 @@ def sources() -> dict[str, SourceConfig]:
     if setting("SOURCES"):
         found.update(_from_file(Path(setting("SOURCES"))))
     elif setting("CELERY_BROKER_URL"):
-        found["celery"] = SourceConfig("celery", "celery", setting("CELERY_BROKER_URL"))
+        try:
+            url = sentinel_url.with_options(setting("CELERY_BROKER_URL"), {})
+        except Unreadable as error:
+            raise BadConfiguration(f"CELERY_BROKER_URL cannot be read: {error}.") from error
+        found["celery"] = SourceConfig("celery", "celery", url)
     return found
 
 
@@ -85,9 +90,8 @@ def _from_file(path: Path) -> dict[str, SourceConfig]:
     found = {}
     for name, table in tables.items():
         options = {k: v for k, v in table.items() if k not in {"backend", "url", "queues"}}
-        found[name] = SourceConfig(
-            name, table["backend"], table["url"], tuple(table.get("queues", ())), options=options
-        )
+        url = sentinel_url.with_options(table["url"], options)
+        found[name] = SourceConfig(name, table["backend"], url, tuple(table.get("queues", ())), options=options)
     return found
 
 
@@ -106,6 +110,11 @@ def _what_is_wrong(name: str, table: Any) -> list[str]:
         found.append(f"[sources.{name}] has backend {backend!r}; known: {known}.")
     if not isinstance(table.get("url"), str):
         found.append(f"[sources.{name}] needs a url.")
+    else:
+        try:
+            sentinel_url.with_options(table["url"], table)
+        except Unreadable as error:
+            found.append(f"[sources.{name}]: its url cannot be read: {error}.")
     if not isinstance(queues, list) or not all(isinstance(queue, str) and queue for queue in queues):
         found.append(f"[sources.{name}]: queues must be a list of names.")
     return found
@@ -117,14 +126,18 @@ def store() -> redis.Redis:
     if not setting("REDIS_URL"):
         raise BadConfiguration(f"REDRIVE_REDIS_URL is not set. Run `{COMMAND} up`, or set it.")
     try:
-        return redis.Redis.from_url(
-            for_redis_py(setting("REDIS_URL")),
+        return from_url(
+            setting("REDIS_URL"),
             socket_timeout=5,
             socket_connect_timeout=5,
             health_check_interval=30,
         )
     except (ValueError, TypeError) as error:  # redis-py's own messages quote the part that they could not parse
-        why = str(error) if isinstance(error, Unreadable) else "the URL must begin with redis://, rediss:// or unix://"
+        why = (
+            str(error)
+            if isinstance(error, Unreadable)
+            else "the URL must begin with redis://, rediss://, unix:// or redis+sentinel://"
+        )
         raise BadConfiguration(f"REDRIVE_REDIS_URL cannot be used: {why}.") from error
 
 

@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError as BrokerError
 from dashboard.setup import connections, environment
 from dashboard.setup.connections import about_database
 from jobs_admin import config, trust
-from jobs_admin.core import untrusted, worker_acl
+from jobs_admin.core import sentinel_url, untrusted, worker_acl
 from jobs_admin.core.figures import dated
 from jobs_admin.core.text import list_some, terminal_line
 from jobs_admin.db import audit_anchor, audit_position
@@ -38,6 +38,7 @@ from jobs_admin.sources import connect
 from jobs_admin.sources.base import Finding, SourceError, SourceRefused
 from jobs_admin.sources.base import Source as Adapter
 from jobs_admin.trust import admission
+from jobs_admin.worker.redis_clients import Sentinels
 from jobs_admin.worker.versions import VERSION
 
 HIGH, WARNING, INFO = "high", "warning", "info"
@@ -138,12 +139,39 @@ def check_store() -> Result:
         return _without_store(error)
     try:
         product, version = _version_of(client)
-        found = [*_about_the_guard(), *_about_the_store(source), *about_its_scripts(product, version)]
-        return Result("store", f"{product} {version}" if version else "version unknown", found)
+        seen, of_sentinels = check_sentinels(config.setting("REDIS_URL"))
+        found = [*_about_the_guard(), *_about_the_store(source), *about_its_scripts(product, version), *of_sentinels]
+        return Result("store", (f"{product} {version}" if version else "version unknown") + seen, found)
     except redis.RedisError as error:
         return _without_store(error)
     finally:
         source.close()
+
+
+def check_sentinels(url: str) -> tuple[str, list[Finding]]:
+    """Return what the Sentinels of a URL answer, as an addition to a line, and findings; for other URLs ""."""
+    of_url = sentinel_url.parse(url)
+    if of_url is None:
+        return "", []
+    views = Sentinels(of_url).views()
+    good = [view for view in views if view.primary is not None]
+    best = max(good, key=lambda view: view.config_epoch, default=None)
+    found = []
+    text = f", {len(good)} of {len(views)} Sentinels name a primary"
+    if best is not None and best.primary is not None:
+        replicas = f"{best.replicas} {'replica' if best.replicas == 1 else 'replicas'}"
+        text += f" ({best.primary[0]}:{best.primary[1]}, {replicas}, quorum {best.quorum} of {best.sentinels})"
+        if best.replicas == 0:
+            why = f"The set {of_url.set_name} has no replica: nothing can take over."
+            found.append(Finding("no-replica", WARNING, why, "Add a replica (REPLICAOF)."))
+    for view in views:
+        if view.why_not:
+            why = f"The Sentinel {view.sentinel} {view.why_not}."
+            found.append(Finding("sentinel", WARNING, why, "Check that it is running, and its address in the URL."))
+        elif best is not None and view.primary != best.primary:
+            why = f"The Sentinel {view.sentinel} names another primary than those with a later fail-over."
+            found.append(Finding("sentinels-differ", WARNING, why, "Wait some seconds; then check its network."))
+    return text, found
 
 
 def _without_store(error: BaseException) -> Result:
@@ -250,7 +278,9 @@ def check_source(name: str, source: config.SourceConfig, now: datetime, *, reads
     except SourceError as error:
         fix = f"Check {_set_by(name, source)}, and that the source is running."
         return Result(part, "", [Finding("unreachable", HIGH, f"The source is unreachable: {_line(error)}.", fix)])
-    counted = f"{source.system.label}, {len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
+    seen, of_sentinels = check_sentinels(source.url)
+    counted = f"{source.system.label}, {len(queues)} {'queue' if len(queues) == 1 else 'queues'}{seen}"
+    found = [*found, *of_sentinels]
     # For systems that are followed, workers are not queried.
     if reads_database and (adapter.can.holds_dead or adapter.can.follows):
         read, about_reading = check_reading(name, now)
@@ -532,8 +562,10 @@ def _answering(url: str) -> tuple[set[str], list[Finding]]:
 
     None answers also if the broker has no such channel.
     """
-    app = Celery(broker=url, set_as_current=False)
-    app.conf.update(broker_transport_options={"socket_timeout": 5, "socket_connect_timeout": 5})
+    address, of_sentinels, tls = sentinel_url.for_kombu(url)
+    app = Celery(broker=address, set_as_current=False)
+    app.conf.update(broker_transport_options={"socket_timeout": 5, "socket_connect_timeout": 5, **of_sentinels})
+    app.conf.update({} if tls is None else {"broker_use_ssl": tls})
     try:
         return {name for reply in app.control.ping(timeout=PING_S) for name in reply}, []
     except redis.RedisError:

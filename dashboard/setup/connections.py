@@ -14,9 +14,11 @@ from dashboard.setup import environment
 from dashboard.setup.environment import Misconfigured
 from jobs_admin import config
 from jobs_admin.config import SourceConfig
-from jobs_admin.core.service_url import Unreadable, display_url, for_redis_py
+from jobs_admin.core import sentinel_url
+from jobs_admin.core.service_url import Unreadable, display_url
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Finding, SourceError, SourceUnreachable
+from jobs_admin.worker.redis_clients import from_url
 
 OLDEST_REDIS = (6, 2)
 TIMEOUT_S = 4.0
@@ -34,7 +36,11 @@ def check_given() -> list[str]:
             check_redis(name, environment.get(name))
             break
     if environment.is_given("CELERY_BROKER_URL"):
-        check_broker(SourceConfig("celery", "celery", environment.get("CELERY_BROKER_URL")))
+        try:
+            url = sentinel_url.with_options(environment.get("CELERY_BROKER_URL"), {})
+        except Unreadable as error:
+            raise Misconfigured(f"CELERY_BROKER_URL cannot be used: {error}. Nothing was started.") from error
+        check_broker(SourceConfig("celery", "celery", url))
     away = check_sources()
     check_payload_keys()
     check_database()
@@ -128,18 +134,18 @@ def check_broker(source: SourceConfig, name: str = "CELERY_BROKER_URL") -> None:
 
 
 def check_redis(name: str, url: str) -> None:
-    """Check for a single Redis or Valkey, 6.2 or newer, that accepts our login. Raises Misconfigured."""
-    scheme, _, rest = url.partition("?")[0].partition("://")
+    """Check for a Redis or Valkey, 6.2 or newer, that accepts our login: one server, or the primary that Sentinels
+    name. Raises Misconfigured.
+    """
+    _, _, rest = url.partition("?")[0].partition("://")
     server = rest.rpartition("@")[2].partition("/")[0]
-    if "sentinel" in scheme or "," in server or "://" in rest:
+    if not sentinel_url.is_sentinel(url) and ("," in server or "://" in rest):
         raise Misconfigured(
-            f"{name} names a Sentinel or several servers, which Redrive cannot use: give the address of a single "
-            "server, such as redis://host:6379/0. Nothing was started."
+            f"{name} names several servers, which Redrive cannot use: give the address of one, such as "
+            f"redis://host:6379/0, or of its Sentinels, such as {sentinel_url.EXAMPLE}. Nothing was started."
         )
     try:
-        with redis.Redis.from_url(
-            for_redis_py(url), socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
-        ) as client:
+        with from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as client:
             client.ping()
             answers = client.info()
     except (redis.RedisError, ValueError, TypeError, OSError) as error:
@@ -149,7 +155,7 @@ def check_redis(name: str, url: str) -> None:
     if answers.get("cluster_enabled"):
         raise Misconfigured(
             f"{name} is a Redis Cluster ({display_url(url)}), which neither Celery nor Redrive can use: give a single "
-            "server. Nothing was started."
+            "server, or its Sentinels. Nothing was started."
         )
     version = str(answers.get("redis_version", "0.0"))
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:

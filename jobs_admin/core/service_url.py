@@ -10,11 +10,16 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 _SCHEMES = frozenset(
     {
-        "redis", "rediss", "redis+socket", "unix", "sentinel", "amqp", "amqps", "pyamqp", "sqs", "filesystem",
+        "redis", "rediss", "redis+socket", "redis+sentinel", "rediss+sentinel", "unix",
+        "sentinel", "amqp", "amqps", "pyamqp", "sqs", "filesystem",
         "memory", "http", "https", "smtp", "smtps", "smtp+tls", "sqlite", "postgres", "postgresql", "mysql",
     }
 )  # fmt: skip
 _HOST_AND_PORT = re.compile(r"(?:.*@)?(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
+_HOSTS = re.compile(
+    r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}(?:,(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})*"
+)
+_OF_SENTINELS = ("redis+sentinel", "rediss+sentinel")
 _ESCAPES = "; in a user or password write @ as %40, # as %23, / as %2F, ? as %3F and : as %3A"
 
 
@@ -45,6 +50,10 @@ def display_url(url: str) -> str:
         return "not a URL"
     if scheme == "sqlite" and "@" not in url and url.startswith("sqlite:///"):
         return url.partition("?")[0]
+    if scheme in _OF_SENTINELS:
+        hosts = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+        is_certain = url.count("@") < 2 and _HOSTS.fullmatch(hosts)
+        return f"{scheme}://{hosts}" if is_certain else f"{scheme}://…"
     try:
         parts = split(url)
     except Unreadable:

@@ -19,7 +19,7 @@ from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import ItemState, ReplayState
 from jobs_admin.replays import outcomes
 from jobs_admin.replays.claiming import Claimed
-from jobs_admin.sources.base import Source
+from jobs_admin.sources.base import Source, SourceUnreachable
 
 _IN_DOUBT = "It was being sent when its sender or the broker's answer was lost: whether it was sent is unknown."
 _LEDGER_LOST = "The ledger was lost while it was being sent: whether it was sent is unknown."
@@ -120,6 +120,8 @@ def settle_claims(
     known = [item for item in items if item.claim_epoch == epoch]
     went = (source.withhold if withhold else source.was_sent)(replay.key, [item.pk for item in known])
     in_doubt = source.in_doubt(replay.key, [item.pk for item in known if item.pk not in went])
+    if known and source.epoch(replay.key) != epoch:
+        raise SourceUnreachable("The ledger changed while it was queried.")
     mark_sent(replay, [item for item in known if item.pk in went], now)
     unsent = [item.pk for item in known if item.pk not in went | in_doubt]
     mark_unsent(replay, unsent, now, may_go=not withhold)

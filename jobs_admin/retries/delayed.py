@@ -10,6 +10,7 @@ from kombu.connection import Connection
 
 from jobs_admin import config
 from jobs_admin.config import SourceConfig
+from jobs_admin.core import sentinel_url
 from jobs_admin.worker.broker import Publisher, redis_of
 from jobs_admin.worker.delays import Delays, Promoted
 from jobs_admin.worker.later import promote
@@ -40,7 +41,12 @@ def places(source: SourceConfig) -> list[Place]:
         return []
     store = config.store()
     options = {name: source.options[name] for name in _WHERE_LISTS_ARE if name in source.options}
-    in_store = Place(Delays(store, source.name), Publisher(lambda: Connection(source.url, transport_options=options)))
+    url, of_sentinels, tls = sentinel_url.for_kombu(source.url)
+    options |= of_sentinels
+    in_store = Place(
+        Delays(store, source.name),
+        Publisher(lambda: Connection(url, transport_options=options, ssl=False if tls is None else tls)),
+    )
     dial = redis_of(source.url, source.options.get("ssl"))
     if dial is None:
         return [in_store]

@@ -19,6 +19,7 @@ import redis
 
 from jobs_admin.core import keys
 from jobs_admin.sources.base import OutgoingMessage, SourceRefused, SourceUnreachable
+from jobs_admin.worker.redis_clients import replication_id, sentinels_of
 
 _BEGIN = (Path(__file__).parent / "ledger_begin.lua").read_text()
 LEDGER_S = 7 * 86400  # lifetime of a ledger
@@ -33,6 +34,23 @@ _EPOCH = re.compile(rb"[0-9a-f]{32}")
 def epoch_of(name: bytes) -> str:
     """Return an epoch from a ledger; for one that is not ours, a digest, so that ledgers stay distinguishable."""
     return name.decode() if _EPOCH.fullmatch(name) else keys.short(name.decode("utf-8", "surrogateescape"))
+
+
+def _open(client: redis.Redis, key: str) -> str:
+    """Return the epoch of a ledger, which is created if needed.
+
+    A promoted replica may lack the previous primary's last marks: through Sentinels, each primary's ledger has an epoch
+    of its own.
+    """
+    pipe = client.pipeline()
+    pipe.hsetnx(key, "epoch", uuid.uuid4().hex)
+    pipe.hget(key, "epoch")
+    pipe.expire(key, LEDGER_S)
+    if sentinels_of(client) is None:
+        return epoch_of(pipe.execute()[1])
+    pipe.info("replication")
+    _, name, _, info = pipe.execute()
+    return keys.short(f"{epoch_of(name)} {replication_id(info)}")
 
 
 class AtomicLedger:
@@ -52,11 +70,7 @@ class AtomicLedger:
         client, call, key = self._of_ledger
 
         def create() -> str:
-            pipe = client.pipeline()
-            pipe.hsetnx(key(replay), "epoch", uuid.uuid4().hex)
-            pipe.hget(key(replay), "epoch")
-            pipe.expire(key(replay), LEDGER_S)
-            return epoch_of(pipe.execute()[1])
+            return _open(client, key(replay))
 
         return str(call(create))
 
@@ -111,12 +125,7 @@ class Ledger:
     def epoch(self, replay: str) -> str:
         """Return the name of one replay's ledger. Creates the ledger if needed."""
         with self._border() as client:
-            key = self._key(replay)
-            pipe = client.pipeline()
-            pipe.hsetnx(key, "epoch", uuid.uuid4().hex)
-            pipe.hget(key, "epoch")
-            pipe.expire(key, LEDGER_S)
-            return epoch_of(pipe.execute()[1])
+            return _open(client, self._key(replay))
 
     def begin(self, replay: str, tokens: Sequence[int]) -> dict[int, int]:
         """Claim tokens. Return token -> OURS (send now), SENT before, WITHHELD or IN_DOUBT.

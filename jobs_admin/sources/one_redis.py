@@ -13,9 +13,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthorizationError, NoPermissionError, OutOfMemoryError, ReadOnlyError
 from redis.retry import Retry
 
-from jobs_admin.core import keys, service_url, untrusted
-from jobs_admin.core.service_url import for_redis_py
+from jobs_admin.core import keys, sentinel_url, service_url, untrusted
 from jobs_admin.sources.base import READ_ONLY, Finding, OutgoingMessage, Ref, SourceRefused, SourceUnreachable
+from jobs_admin.worker.redis_clients import NoPrimary, from_url
 
 TIMEOUT_S = 5
 NOT_WRITTEN = (NoPermissionError, ReadOnlyError, OutOfMemoryError)  # errors for which our notes are skipped
@@ -33,15 +33,20 @@ def dial(name: str, url: str, begins: str) -> tuple[redis.Redis, str]:
     `begins`: sentence on valid URL schemes. Raises SourceRefused for a URL that is not of one Redis.
     """
     scheme, _, rest = url.partition("://")
+    if sentinel_url.is_sentinel(url):
+        return _dial_sentinels(name, url)
     # Checked before splitting: a list of servers has no single port. (A password may contain a comma.)
     if "cluster" in scheme or "," in rest.rpartition("@")[2].partition("/")[0] or ";" in url:
-        raise SourceRefused(f"Source {name}: a Redis Cluster or a list of servers cannot be used. Name one Redis.")
+        raise SourceRefused(
+            f"Source {name}: a Redis Cluster or a list of servers cannot be used. Name one Redis, or the "
+            f"Sentinels of one set: {sentinel_url.EXAMPLE}."
+        )
     try:
         parts = service_url.split(url)
         if parts.scheme not in _SCHEMES:
             raise SourceRefused(f"Source {name}: {begins}.")
-        client = redis.Redis.from_url(
-            for_redis_py(url),
+        client = from_url(
+            url,
             socket_timeout=TIMEOUT_S,
             socket_connect_timeout=TIMEOUT_S,
             health_check_interval=30,
@@ -54,6 +59,17 @@ def dial(name: str, url: str, begins: str) -> tuple[redis.Redis, str]:
     except (ValueError, TypeError) as error:
         raise SourceRefused(f"Source {name}: its URL cannot be read ({type(error).__name__}).") from error
     return client, f"Redis at {where}"
+
+
+def _dial_sentinels(name: str, url: str) -> tuple[redis.Redis, str]:
+    try:
+        found = sentinel_url.parse(url)
+        client = from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, health_check_interval=30)
+    except service_url.Unreadable as error:
+        raise SourceRefused(f"Source {name}: its URL cannot be read: {error}.") from error
+    except (ValueError, TypeError) as error:
+        raise SourceRefused(f"Source {name}: its URL cannot be read ({type(error).__name__}).") from error
+    return client, f"Redis {found.display if found else ''}"
 
 
 def escape_glob(text: str) -> str:
@@ -96,6 +112,8 @@ def server_errors(where: str) -> Iterator[None]:
             raise SourceRefused(f"{where} is a Redis Cluster, which cannot be used. Nothing was sent.") from error
         # Full, read-only, loading, failing to save: temporary, and nothing was written.
         raise SourceUnreachable(f"{where} refused the command: {error}") from error
+    except NoPrimary as error:
+        raise SourceUnreachable(f"{where}: {error}.") from error
     except (redis.RedisError, OSError) as error:
         raise SourceUnreachable(f"{where} cannot be reached ({type(error).__name__}).") from error
 

@@ -14,8 +14,9 @@ from kombu.messaging import Producer
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from jobs_admin.core import amqp, service_url
+from jobs_admin.core import amqp, sentinel_url, service_url
 from jobs_admin.core.service_url import for_redis_py
+from jobs_admin.worker.redis_clients import from_url
 
 PUBLISH_SECONDS = 5.0
 # Older versions of kombu do not limit the wait for a confirmation.
@@ -70,6 +71,21 @@ def redis_of(url: str, ssl: Any = None) -> Callable[[float], redis.Redis] | None
     try:
         client(1.0)  # does not connect: checks that the URL can be parsed
     except (ValueError, TypeError, service_url.Unreadable):
+        return None
+    return client
+
+
+def redis_of_store(url: str) -> Callable[[float], redis.Redis] | None:
+    """Return a factory like `redis_of`, for Redrive's store, which may be found through Sentinels."""
+    if not sentinel_url.is_sentinel(url):
+        return redis_of(url)
+
+    def client(seconds: float) -> redis.Redis:
+        return from_url(url, socket_timeout=seconds, socket_connect_timeout=seconds, socket_keepalive=True)
+
+    try:
+        client(1.0)
+    except (ValueError, TypeError):
         return None
     return client
 

@@ -12,7 +12,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from jobs_admin.core.service_url import for_redis_py
+from jobs_admin.worker.redis_clients import from_url, is_outdated
 
 CALL_TIMEOUT = 0.1  # seconds, while a job waits
 DEEPEST = 16  # nesting of lists in an answer; our scripts use three at most
@@ -24,8 +24,8 @@ _SILENCE = {"protocol": 2, "driver_info": None, "lib_name": None, "lib_version":
 
 def client(url: str) -> redis.Redis:
     """Return a client for the heartbeat's thread: one connection, no retry. It connects at first use."""
-    return redis.Redis.from_url(
-        for_redis_py(url),
+    return from_url(
+        url,
         socket_timeout=BACKGROUND_TIMEOUT,
         socket_connect_timeout=BACKGROUND_TIMEOUT,
         socket_keepalive=True,
@@ -73,6 +73,10 @@ class Line:
     def is_stale(self) -> bool:
         """Return whether the server closed the connection, if every answer was read: it sends nothing unasked."""
         return self.has_come()
+
+    def is_outdated(self) -> bool:
+        """Return whether the Sentinels name another primary. May wait for them."""
+        return is_outdated(self._connection)
 
     def has_come(self) -> bool:
         """Return whether there is data to read now: an answer, a part of one, or a closed connection."""

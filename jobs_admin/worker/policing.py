@@ -14,7 +14,7 @@ from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.worker.acting import Acting
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.breakers import Breakers
-from jobs_admin.worker.broker import Publisher, redis_of
+from jobs_admin.worker.broker import Publisher, redis_of, redis_of_store
 from jobs_admin.worker.budget import GRANTED, REFUSED, Budgets, Grant, Shares
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.decision import Notes
@@ -99,7 +99,7 @@ def _later(app: Any, origin: Origin, store_url: str) -> tuple[Later, Delays]:
     of_broker = None
     if isinstance(broker, str) and "credential_provider" not in options:
         of_broker = redis_of(broker, app.conf.broker_use_ssl)
-    dialled = of_broker or redis_of(store_url)
+    dialled = of_broker or redis_of_store(store_url)
     if dialled is None:
         raise ValueError("the store's URL cannot be used")
     publisher = None if of_broker else Publisher(app.connection_for_write)

@@ -59,6 +59,7 @@ def _address_hash(url: str) -> str:
         parts = urlsplit("")
     place = parts.netloc.rpartition("@")[2].lower()
     place = re.sub(r"^(localhost|\[::1\])(?=:|$)", "127.0.0.1", place)
+    place = ",".join(sorted(place.split(",")))  # of Sentinels, in any order
     place += "" if ":" in place or not place else ":6379"
     return hashlib.sha256(f"{place}/{parts.path.strip('/') or '0'}".encode()).hexdigest()[:12]
 

@@ -81,6 +81,10 @@ class Appending:
         """Return whether the server closed the connection while no answer was due."""
         return not self._sent and self._line.is_stale()
 
+    def is_outdated(self) -> bool:
+        """See `Line.is_outdated`."""
+        return self._line.is_outdated()
+
     def send(self, entry: Entry, deadline: float) -> None:
         """Send a report. It is among the unanswered ones whatever is raised."""
         self._sent.append((entry, deadline))
@@ -254,9 +258,13 @@ class Store:
         Raises redis.RedisError or OSError if the store is unavailable, or too slow to be called while a job waits.
         """
         left: list[Entry] = []
+        line = self._line
+        is_outdated = line is not None and line.is_outdated()
         with self._lock:
             if self._line is not None:
-                if self._line.is_stale():
+                if is_outdated and self._line is line:
+                    left = self._hang_up("the Sentinels name another primary")
+                elif self._line.is_stale():
                     left = self._hang_up("it closed the connection")
                 else:
                     left = self._read_answers(self._line, time.monotonic() + CALL_TIMEOUT, waits=False)

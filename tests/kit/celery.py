@@ -85,14 +85,19 @@ class DyingConsumer(Consumer):
 
 
 def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
-    made = Celery("real", broker=broker_url, set_as_current=False)
+    address, of_sentinels = broker_url, {}
+    if "sentinel" in broker_url.partition("://")[0]:
+        from jobs_admin.core import sentinel_url  # not in the environments without Redrive
+
+        address, of_sentinels, _ = sentinel_url.for_kombu(broker_url)
+    made = Celery("real", broker=address, set_as_current=False)
     made.conf.update(
         result_backend=os.environ.get("REAL_BACKEND"),
         task_acks_late=late_ack,
         task_default_queue="celery",
         broker_connection_retry_on_startup=True,
         worker_hijack_root_logger=False,
-        broker_transport_options=_transport_options(broker_url),
+        broker_transport_options=_transport_options(broker_url) | of_sentinels,
     )
     if broker_url.startswith("amqp://"):  # priorities mean something there only if queue and prefetch are such
         made.conf.update(task_queue_max_priority=10, worker_prefetch_multiplier=1)

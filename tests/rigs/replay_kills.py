@@ -14,10 +14,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import redis
 from kombu import Connection
 
+from jobs_admin.worker.redis_clients import from_url
 from tests.kit.forked import Forked
+from tests.kit.sentinels import SentinelSet
 from tests.kit.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +40,7 @@ class Havoc:
     outcome_within_s: int
     seed: int
     on_rabbitmq: str = ""  # its URL, where it is the broker
+    on_sentinels: SentinelSet | None = None  # where it is the broker and the store
     kills: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
 
@@ -49,11 +51,13 @@ class Havoc:
 
         self.random = random.Random(self.seed)
         self.stack = contextlib.ExitStack()
-        self.engine = Engine(self.folder / "engine").start()
-        self.stack.callback(lambda: self.engine.stop())
+        if self.on_sentinels is None:
+            self.engine = Engine(self.folder / "engine").start()
+            self.stack.callback(lambda: self.engine.stop())
+        store = self.engine.url if self.on_sentinels is None else self.on_sentinels.url
         self.port = free_port()
-        self.broker = self.on_rabbitmq or self.engine.url
-        self.desk = Desk(self.folder, self.engine.url)
+        self.broker = self.on_rabbitmq or store
+        self.desk = Desk(self.folder, store)
         sources = self.folder / "sources.toml"
         sources.write_text(
             f'[sources.shop]\nbackend = "celery"\nurl = "{self.broker}"\nqueues = ["emails"]\n'
@@ -64,7 +68,7 @@ class Havoc:
         }  # fmt: skip
         self.parts = {"watch": self._watch(), "sender": self._sender(), "web": self._web()}
         self.stack.callback(self._stop_parts)
-        self.worker = RealWorker(self.broker, self.engine.url, pool="solo", concurrency=1, queues="emails").start()
+        self.worker = RealWorker(self.broker, store, pool="solo", concurrency=1, queues="emails").start()
         self.stack.callback(self.worker.kill)
         return self
 
@@ -103,7 +107,7 @@ class Havoc:
         moments = sorted(self.random.randrange(1, self.jobs) for _ in range(kills))
         for number, moment in enumerate(moments):
             self._until(lambda moment=moment: self._ran() >= moment, 300, f"kill {number + 1}")
-            self._kill_one(("sender", "redis", "web")[number % 3])
+            self._kill_one("primary" if self.on_sentinels else ("sender", "redis", "web")[number % 3])
         result = self._until_ended(begun)
         took = time.monotonic() - begun
         # A job without news is uncertain after `outcome_within_s`, wherever it is: a worker that was slow may still have it before it.
@@ -113,7 +117,9 @@ class Havoc:
     def _kill_one(self, what: str) -> None:
         time.sleep(self.random.random() * 0.2)
         self.kills.append(what)
-        if what == "redis":
+        if self.on_sentinels is not None:
+            self.on_sentinels.primary.kill()
+        elif what == "redis":
             from dashboard.setup.engine import Engine
 
             assert self.engine.process is not None
@@ -171,7 +177,7 @@ class Havoc:
 
     def _count_queued(self) -> int:
         if not self.on_rabbitmq:
-            with redis.Redis.from_url(self.engine.url) as client:
+            with from_url(self.broker, socket_timeout=5) as client:
                 return client.llen("emails")
         with Connection(self.broker) as connection:
             return connection.default_channel.queue_declare("emails", passive=True).message_count

@@ -141,6 +141,7 @@ class Store {
 
 function address(url) {
   let found;
+  if (/^\w*\+?sentinels?:/.test(url)) throw new Error('its store is a set with Sentinels, which this agent cannot use: name one Redis');
   try {
     found = new URL(url);
   } catch {

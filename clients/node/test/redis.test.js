@@ -48,7 +48,7 @@ test('the URL of a store says where it is', () => {
   ]) assert.deepEqual(new Store(url).where, { ...usual, ...found }, url);
   assert.deepEqual(new Store('unix:///run/store.sock?db=2').where, { path: '/run/store.sock', db: 2, username: '', password: '' });
   assert.deepEqual(new Store('redis+socket:///run/s').where, { path: '/run/s', db: 0, username: '', password: '' });
-  for (const [url, words] of [['store', /not a URL/], ['http://h', /not a redis/], ['redis://h/x', /not the number/], ['redis://h/1.5', /not the number/], ['unix:///s?db=x', /not the number/]]) {
+  for (const [url, words] of [['store', /not a URL/], ['http://h', /not a redis/], ['rediss+sentinel://:secret@a:1,b:2/shop/0', /^Error: its store is a set with Sentinels, [^@]+$/], ['redis://h/x', /not the number/], ['redis://h/1.5', /not the number/], ['unix:///s?db=x', /not the number/]]) {
     assert.throws(() => new Store(url), words);
   }
 });

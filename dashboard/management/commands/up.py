@@ -42,6 +42,7 @@ from jobs_admin.installation import COMMAND
 from jobs_admin.models import ApiToken, Failure
 from jobs_admin.models.access import ADMIN, ENGINE, Viewer
 from jobs_admin.trust import source_keys
+from jobs_admin.worker.redis_clients import from_url
 
 UP = Viewer("up")  # its name in the audit
 
@@ -477,9 +478,7 @@ def _a_failure_is_visible() -> bool:
 def _reports_so_far() -> tuple[object, ...]:
     """Return counters that change while reports of failures are sent and filed."""
     try:
-        sent = redis.Redis.from_url(environment.get("REDRIVE_REDIS_URL")).xinfo_stream(
-            keys.failures(first_start.SOURCE)
-        )
+        sent = from_url(environment.get("REDRIVE_REDIS_URL")).xinfo_stream(keys.failures(first_start.SOURCE))
         last = sent["last-generated-id"]
     except redis.RedisError:  # nothing was sent yet, or the store is busy
         last = None

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from jobs_admin.core import coverage as covered
-from jobs_admin.core import keys
+from jobs_admin.core import keys, sentinel_url
 from jobs_admin.core.coverage import UNKNOWN_QUEUE, Coverage, WorkerCoverage
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.core.text import list_some
@@ -352,12 +352,15 @@ class Followed:
         return queue
 
 
+_RESULT_SCHEMES = ("redis", "rediss", "redis+socket", "unix", *sentinel_url.SCHEMES)
+
+
 def _results(given: SourceSettings) -> Results | None:
     """Return the result backend to read: the configured one, else the broker's Redis; None for "none" and other
     systems.
     """
     url = str(given.options.get("result_backend") or given.url)
-    if url == "none" or url.partition("://")[0] not in ("redis", "rediss", "redis+socket", "unix"):
+    if url == "none" or url.partition("://")[0] not in _RESULT_SCHEMES:
         return None
     return Results(given.name, url, str(given.options.get("result_prefix", "")))
 

@@ -26,9 +26,7 @@ _SEND = (Path(__file__).parent / "send.lua").read_text()
 _RECALL = (Path(__file__).parent / "recall.lua").read_text()
 _GIVE_BACK = (Path(__file__).parent / "give_back.lua").read_text()
 
-_BEGINS = (
-    "a URL for Celery begins with redis://, rediss:// or redis+socket://, or for RabbitMQ with amqp:// or amqps://"
-)
+_BEGINS = "a URL for Celery begins with redis://, rediss://, redis+sentinel:// or redis+socket://, or for RabbitMQ with amqp:// or amqps://"
 _MESSAGES_PER_CALL = 500  # 500 messages of 1 KB block Redis for about 7 ms
 _BYTES_PER_CALL = 4_000_000
 _RECALLED_PER_CALL = 100  # examined: 1 to 2 ms in the middle of 50,000

@@ -11,6 +11,7 @@ from kombu.connection import Connection
 from kombu.exceptions import KombuError
 from kombu.pidbox import Mailbox
 
+from jobs_admin.core import sentinel_url
 from jobs_admin.sources.base import SourceUnreachable
 
 _ANSWER_S = 0.8  # workers answer each other within milliseconds, except while they run a job
@@ -34,9 +35,7 @@ def consumers(url: str, transport_options: Mapping[str, Any], ssl: Any = None) -
 
 
 def _answers(url: str, transport_options: dict[str, Any], ssl: Any) -> list[dict[str, Any]]:
-    with Connection(
-        url, transport_options=transport_options, connect_timeout=_BROKER_S, ssl=ssl or False
-    ) as connection:  # type: ignore[no-untyped-call]
+    with _connection(url, transport_options, ssl) as connection:
         if connection.transport.driver_type == "amqp":
             connection.connect()
             # Otherwise a broker that hangs while we declare our queue would block us forever.
@@ -45,11 +44,21 @@ def _answers(url: str, transport_options: dict[str, Any], ssl: Any) -> list[dict
         return list(mailbox.multi_call("active_queues", timeout=_ANSWER_S) or ())
 
 
+def _connection(url: str, options: dict[str, Any], ssl: Any) -> Any:
+    address, of_sentinels, tls = sentinel_url.for_kombu(url)
+    return Connection(  # type: ignore[no-untyped-call]
+        address,
+        transport_options=options | of_sentinels,
+        connect_timeout=_BROKER_S,
+        ssl=(ssl if tls is None else tls) or False,
+    )
+
+
 def switch_events(url: str, on: bool, transport_options: Mapping[str, Any], ssl: Any = None) -> None:
     """Publish Celery's remote control `enable_events` or `disable_events` to all workers. Raises SourceUnreachable."""
     options = dict(transport_options)
     try:
-        with Connection(url, transport_options=options, connect_timeout=_BROKER_S, ssl=ssl or False) as connection:  # type: ignore[no-untyped-call]
+        with _connection(url, options, ssl) as connection:
             connection.ensure_connection(max_retries=1, timeout=_BROKER_S)
             mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)  # type: ignore[no-untyped-call]
             mailbox.abcast("enable_events" if on else "disable_events")
