@@ -28,6 +28,7 @@ WORLDS = {
     "rq": "tests.histories.rq:Rq",
     "sqs": "tests.histories.sqs:SqsDeadLetters",
     "dramatiq": "tests.histories.dramatiq:Dramatiq",
+    "dramatiq_rabbitmq": "tests.histories.dramatiq_rabbitmq:DramatiqOnRabbitMQ",
     "sidekiq": "tests.histories.sidekiq:Sidekiq",
     "rabbitmq": "tests.histories.rabbitmq_dead_letters:RabbitMQDeadLetters",
     "replays": "tests.histories.replays:Replays",

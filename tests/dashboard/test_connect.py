@@ -78,6 +78,7 @@ def test_a_desk_with_only_the_demo_begins_with_another_app_and_one_with_its_own_
         ("celery-app", "the desk then ignores CELERY_BROKER_URL"),
         ("rq", 'backend = "rq"'),
         ("dramatiq", 'backend = "dramatiq"'),
+        ("dramatiq-rabbitmq", 'queues = ["default"]'),
         ("sidekiq", 'backend = "sidekiq"'),
         ("guest", "up --watch redis://"),
         ("rabbitmq", 'backend = "rabbitmq"'),

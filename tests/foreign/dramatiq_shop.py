@@ -45,8 +45,11 @@ class Shop(PlannedShop):
         super().__init__(url)
         self.renew()
 
+    def new_broker(self, **options):
+        return RedisBroker(url=self.url, **options)
+
     def renew(self, **options):
-        self.broker = RedisBroker(url=self.url, **options)
+        self.broker = self.new_broker(**options)
         self.broker.add_middleware(CurrentMessage())
         dramatiq.set_broker(self.broker)
         self.send = dramatiq.actor(self.run, actor_name="send")
@@ -143,5 +146,60 @@ class Shop(PlannedShop):
         return dramatiq.__version__
 
 
+class Ends(dramatiq.Middleware):
+    """Counts the jobs that ended for good, and those of them that died."""
+
+    def __init__(self):
+        self.succeeded, self.count, self.died = set(), 0, 0
+
+    def after_process_message(self, broker, message, *, result=None, exception=None):
+        if exception is None:
+            self.succeeded.add(message.message_id)
+
+    def after_ack(self, broker, message):
+        if message.message_id in self.succeeded:
+            self.succeeded.remove(message.message_id)
+            self.count += 1
+
+    def after_nack(self, broker, message):
+        self.count += 1
+        self.died += 1
+
+
+class ShopOnRabbitMQ(Shop):
+    """Jobs on a RabbitMQ; their plans are in the Redis."""
+
+    def __init__(self, url, broker_url):
+        self.broker_url = broker_url.removesuffix("//") + "/%2F"  # as pika writes the virtual host "/"
+        super().__init__(url)
+
+    def new_broker(self, **options):
+        from dramatiq.brokers.rabbitmq import RabbitmqBroker
+
+        broker = RabbitmqBroker(url=self.broker_url, confirm_delivery=True, max_priority=10, **options)
+        self.ends = Ends()
+        broker.add_middleware(self.ends)
+        return broker
+
+    def do_declare(self, *queues):
+        for queue in queues:
+            self.broker.declare_queue(queue, ensure=True)
+
+    def do_work(self, *queues):
+        """All that waits there runs to its end."""
+        self.do_declare(*queues)
+        before = {queue: self.broker.get_queue_message_counts(queue) for queue in queues}
+        waiting, dead = (sum(sum(one[part]) for one in before.values()) for part in (slice(2), slice(2, 3)))
+        self.ends.count = self.ends.died = 0
+        worker = dramatiq.Worker(self.broker, queues=set(queues), worker_timeout=10, worker_threads=1)
+        worker.start()
+        while self.ends.count < waiting:
+            time.sleep(0.005)
+        while sum(self.broker.get_queue_message_counts(queue)[2] for queue in queues) < dead + self.ends.died:
+            time.sleep(0.005)
+        worker.stop()
+        self.broker.middleware = [one for one in self.broker.middleware if type(one).__name__ != "_WorkerMiddleware"]
+
+
 if __name__ == "__main__":
-    run_acts(Shop(sys.argv[1]))
+    run_acts(Shop(sys.argv[1]) if len(sys.argv) == 2 else ShopOnRabbitMQ(*sys.argv[1:]))

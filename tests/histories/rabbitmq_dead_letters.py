@@ -51,23 +51,28 @@ class RabbitMQDeadLetters(PulledWorld):
     """
 
     kills_senders = False
+    sources, suffix = SOURCES, ".dlq"
 
     def __init__(self, folder: Path) -> None:
         self.engine = Engine(folder / "engine").start()
         self.node = rabbitmq.Node(folder / "rabbitmq").start()
         self.bus = Bus(self.node.url)
         for queue in QUEUES:
-            self.bus.declare(f"{queue}.dlq")
-            self.bus.declare(queue, dead_letter_exchange="", dead_letter_routing_key=f"{queue}.dlq")
+            self.bus.declare(f"{queue}{self.suffix}")
+            self.bus.declare(queue, dead_letter_exchange="", dead_letter_routing_key=f"{queue}{self.suffix}")
         self.used = QUEUES
-        tables = []
-        for source, (mode, queues) in SOURCES.items():
-            dead = ", ".join(f'{{name = "{queue}.dlq", of = "{queue}"}}' for queue in queues)
-            tables.append(
-                f'[sources.{source}]\nbackend = "rabbitmq"\nurl = "{self.node.url}"\n'
-                f'dead_letter_queues = [{dead}]\nmode = "{mode}"\n'
-            )
+        tables = [
+            f'[sources.{source}]\nurl = "{self.node.url}"\n{self.settings(mode, queues)}\n'
+            for source, (mode, queues) in self.sources.items()
+        ]
         super().__init__(folder, "".join(tables), self.engine.url)
+
+    def settings(self, mode: str, queues: list[str]) -> str:
+        dead = ", ".join(f'{{name = "{queue}.dlq", of = "{queue}"}}' for queue in queues)
+        return f'backend = "rabbitmq"\ndead_letter_queues = [{dead}]\nmode = "{mode}"'
+
+    def read_body(self, octets: str | bytes) -> dict:
+        return json.loads(octets)
 
     def close(self) -> None:
         self.bus.close()
@@ -76,10 +81,10 @@ class RabbitMQDeadLetters(PulledWorld):
 
     def empty_system(self, rng: random.Random) -> None:
         for queue in self.used:
-            for name in (queue, f"{queue}.dlq"):
+            for name in (queue, f"{queue}{self.suffix}"):
                 self.bus.channel.queue_purge(name)
-        self.source = rng.choice(("shop", "corner", "corner", "corner", "store", "kiosk"))
-        self.mode, self.used = SOURCES[self.source]
+        self.source = rng.choice([*(("corner",) * 2 if "corner" in self.sources else ()), *self.sources])
+        self.mode, self.used = self.sources[self.source]
         self.queues = rng.sample(self.used, rng.choice([1, 1, 2, 3, 5, 20][: len(self.used)]))
         self.store.flushdb()
 
@@ -118,7 +123,7 @@ class RabbitMQDeadLetters(PulledWorld):
                 fields = {"x-exception-message": error, "x-exception-type": "PartnerDown", "x-attempts": 5}
                 headers = {**message.properties.get("application_headers", {}), **fields}
                 message.properties["application_headers"] = headers
-                self.bus.channel.basic_publish(message, exchange="", routing_key=f"{queue}.dlq")
+                self.bus.channel.basic_publish(message, exchange="", routing_key=f"{queue}{self.suffix}")
             self.bus.channel.basic_ack(message.delivery_tag)
         if self.bus.channel.basic_get(queue) is not None:
             raise Divergence(f"{queue} has more messages than were sent to it")
@@ -151,8 +156,8 @@ class RabbitMQDeadLetters(PulledWorld):
         self.set_bound(reading, "AGAIN_S", 0.0)  # one taken out and one that dies are as many as before
         for job in self.some(rng, lambda job: job.place == "dlq"):
             others = []
-            while message := self.bus.channel.basic_get(f"{job.queue}.dlq"):
-                if json.loads(message.body) == job.body:
+            while message := self.bus.channel.basic_get(f"{job.queue}{self.suffix}"):
+                if self.read_body(message.body) == job.body:
                     self.bus.channel.basic_ack(message.delivery_tag)
                     break
                 others.append(message)
@@ -176,7 +181,7 @@ class RabbitMQDeadLetters(PulledWorld):
             messages = []
             while message := self.bus.channel.basic_get(queue):
                 messages.append(message)
-                job, outcome = left.pop(json.dumps(json.loads(message.body)), (None, "ok"))
+                job, outcome = left.pop(json.dumps(self.read_body(message.body)), (None, "ok"))
                 if job is None or job.queue != queue:
                     raise Divergence(f"{queue} got {message.body!r}, which was not sent there now, or twice")
                 turns.append(outcome)
@@ -204,7 +209,7 @@ class RabbitMQDeadLetters(PulledWorld):
         super().check()
         for queue in self.queues:
             there = sum(job.place == "dlq" for job in self.jobs if job.queue == queue)
-            depth = self.bus.depth(f"{queue}.dlq")
+            depth = self.bus.depth(f"{queue}{self.suffix}")
             # What is drained lies with us; what was sent or discarded leaves a mirrored queue within some rounds.
             if depth != (0 if self.mode == "drain" else there):
-                raise Divergence(f"{queue}.dlq holds {depth}, the model {there}")
+                raise Divergence(f"{queue}{self.suffix} holds {depth}, the model {there}")

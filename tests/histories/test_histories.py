@@ -89,6 +89,11 @@ class TestHistories:
         run("rabbitmq", "--histories", "30")
 
     @pytest.mark.long("Runs random histories against real servers.")
+    def test_of_dramatiq_on_rabbitmq(self):
+        self.need_rabbitmq()
+        run("dramatiq_rabbitmq", "--histories", "30")
+
+    @pytest.mark.long("Runs random histories against real servers.")
     def test_of_dead_letters_of_sqs(self):
         sqs.need_server()
         run("sqs", "--histories", "30")

@@ -33,14 +33,14 @@ def need(library: str) -> None:
 
 
 class Shop:
-    """A producer and worker on the Redis at `url`."""
+    """A producer and worker on the Redis at `url`, or on another broker whose URL comes after it."""
 
-    def __init__(self, library: str, url: str) -> None:
+    def __init__(self, library: str, url: str, *broker: str) -> None:
         interpreter = python(library)
         assert interpreter, f"no {library}"
         self.url = url
         self._process = subprocess.Popen(
-            [interpreter, str(next(FOREIGN.glob(f"{library}_shop.*"))), url],
+            [interpreter, str(next(FOREIGN.glob(f"{library}_shop.*"))), url, *broker],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -61,3 +61,9 @@ class Shop:
     def stop(self) -> None:
         self._process.kill()
         self._process.communicate()
+
+
+def need_pika() -> None:
+    """Dramatiq's client of RabbitMQ."""
+    if importlib.util.find_spec("pika") is None:
+        pytest.skip("no pika (pip install --require-hashes -r requirements-strict.txt)")

@@ -29,7 +29,7 @@ REDIS = [
 ]  # fmt: skip
 ALL = [
     *(("jobs_table", url) for url in JOBS_TABLE),
-    *((backend, url) for backend in ("rabbitmq", "celery") for url in RABBITMQ),
+    *((backend, url) for backend in ("rabbitmq", "celery", "dramatiq") for url in RABBITMQ),
     *((backend, url) for backend in ("bull", "bullmq", "celery", "dramatiq", "rq", "sidekiq") for url in REDIS),
 ]
 
@@ -37,8 +37,9 @@ ALL = [
 @with_cases("backend, url", ALL)
 def test_an_adapter_refuses_or_fails_with_a_sentence_and_without_the_password(backend, url):
     options = {"dead_letter_queues": ["dead"]} if backend == "rabbitmq" else {}
+    queues = ["mails"] if backend == "dramatiq" else []
     with pytest.raises(SourceError) as refused:
-        connect("x", backend, url.replace("{}", SECRET), [], options).depths()
+        connect("x", backend, url.replace("{}", SECRET), queues, options).depths()
     assert str(refused.value).endswith(".")
     # What a log would hold of it: each error of the chain, without the lines of the program.
     error, chained = refused.value, []

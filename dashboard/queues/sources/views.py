@@ -116,6 +116,11 @@ _OF_FILE = {
     "bull": ("Bull", 'backend = "bull"\nurl = "redis://:password@10.0.0.7:6379/0"', "bull"),
     "rq": ("RQ", 'backend = "rq"\nurl = "redis://:password@10.0.0.7:6379/0"', "rq"),
     "dramatiq": ("Dramatiq", 'backend = "dramatiq"\nurl = "redis://:password@10.0.0.7:6379/0"', "dramatiq"),
+    "dramatiq-rabbitmq": (
+        "Dramatiq on RabbitMQ",
+        'backend = "dramatiq"\nurl = "amqp://user:password@10.0.0.7/"\nqueues = ["default"]',
+        "dramatiq-rabbitmq",
+    ),
     "sidekiq": ("Sidekiq", 'backend = "sidekiq"\nurl = "redis://:password@10.0.0.7:6379/0"', "sidekiq"),
     "jobs-table": (
         "Jobs table",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from jobs_admin.core import untrusted
@@ -48,8 +49,13 @@ class Message:
 
     @property
     def is_known(self) -> bool:
-        """Return whether it has the format of Dramatiq 1 or 2."""
-        return self.fields.keys() == FIELDS and isinstance(self.options.get("redis_message_id"), str)
+        """Return whether it has the format of Dramatiq 1 or 2 on Redis."""
+        return self.has_known_fields and isinstance(self.options.get("redis_message_id"), str)
+
+    @property
+    def has_known_fields(self) -> bool:
+        """Return whether it has the format of Dramatiq 1 or 2 on any broker."""
+        return self.fields.keys() == FIELDS
 
     @property
     def is_foreign(self) -> bool:
@@ -90,6 +96,17 @@ class Message:
         )
 
     @property
+    def expires_at(self) -> datetime | None:
+        """End of the `max_age` in the message; None without one."""
+        made, most = (
+            untrusted.number(one) for one in (self.fields.get("message_timestamp"), self.options.get("max_age"))
+        )
+        try:
+            return datetime.fromtimestamp((made + most) / 1000, UTC) if made and most else None
+        except (ValueError, OverflowError, OSError):
+            return None
+
+    @property
     def arguments(self) -> tuple[list[Any], dict[str, Any]] | None:
         args, kwargs = self.fields.get("args"), self.fields.get("kwargs")
         return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
@@ -99,12 +116,12 @@ class Message:
         return found if isinstance(found, str) else ""
 
 
-def read_known(raw: bytes) -> Message:
+def read_known(raw: bytes, *, is_on_redis: bool = True) -> Message:
     """Parse a message that can be sent. Raises SourceRefused for any other."""
     message = Message.read(raw)
     if message.is_foreign:
         raise SourceRefused(_NOT_JSON)
-    if not message.is_known or message.arguments is None:
+    if not (message.is_known if is_on_redis else message.has_known_fields) or message.arguments is None:
         raise SourceRefused(_UNKNOWN)
     if not message.id:
         raise SourceRefused(
@@ -113,9 +130,9 @@ def read_known(raw: bytes) -> Message:
     return message
 
 
-def read_arguments(raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+def read_arguments(raw: bytes, *, is_on_redis: bool = True) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a message that can be sent, with all digits of their numbers. Raises SourceRefused."""
-    read_known(raw)
+    read_known(raw, is_on_redis=is_on_redis)
     parts = _parts(raw.decode("utf-8", "surrogateescape"))
     try:
         return json.loads(parts["args"]), json.loads(parts["kwargs"])
@@ -128,20 +145,22 @@ def rewritten(
     *,
     queue: str,
     message_id: str,
-    redis_id: str,
+    redis_id: str | None,
     lineage: Mapping[str, Any],
     args: Sequence[Any] | None,
     kwargs: Mapping[str, Any] | None,
     retries: int | None,
 ) -> bytes:
-    """Return the message as Dramatiq would enqueue it for a new run. Raises SourceRefused."""
+    """Return the message as Dramatiq would enqueue it for a new run. `redis_id`: None on RabbitMQ. Raises SourceRefused."""
     fields = _parts(raw.decode("utf-8", "surrogateescape"))
     options = _parts(fields["options"])
     for name in _OF_A_RUN if retries is not None else ("eta",):
         options.pop(name, None)
     if retries:
         options["retries"] = str(retries)
-    options |= {"redis_message_id": write(redis_id), "redrive": write(lineage)}
+    options.pop("redis_message_id", None)
+    options |= {"redis_message_id": write(redis_id)} if redis_id is not None else {}
+    options["redrive"] = write(lineage)
     fields |= {"queue_name": write(queue), "message_id": write(message_id), "options": join_members(options)}
     if args is not None:
         fields["args"] = write(args)

@@ -10,10 +10,9 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from jobs_admin.core import untrusted
 from jobs_admin.sources.base import (
     Capabilities,
     Depth,
@@ -198,14 +197,7 @@ class DramatiqOnRedis(AtomicLedger):
 
     def expires_at(self, raw: bytes) -> datetime | None:
         """See `base.Source`. Only a `max_age` in the message is known, not one in the actor's code."""
-        message = Message.read(raw)
-        made, most = (
-            untrusted.number(one) for one in (message.fields.get("message_timestamp"), message.options.get("max_age"))
-        )
-        try:
-            return datetime.fromtimestamp((made + most) / 1000, UTC) if made and most else None
-        except (ValueError, OverflowError, OSError):
-            return None
+        return Message.read(raw).expires_at
 
     def close(self) -> None:
         self._wire.client.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 from amqp.exceptions import AccessRefused, AMQPError
 
+from jobs_admin.core.text import list_some
 from jobs_admin.sources.amqp import wire as amqp_reading
 from jobs_admin.sources.amqp.management import Management, QueueState
 from jobs_admin.sources.amqp.wire import Wire
@@ -60,6 +61,16 @@ def collect_findings(
             )
         )
     return findings
+
+
+def unread_dramatiq(queues: Sequence[str]) -> list[Finding]:
+    """Return the finding on dead-letter queues of Dramatiq, which a RabbitMQ source does not discover."""
+    if not queues:
+        return []
+    names = list_some([f"{queue[:60]}.XQ" for queue in queues], 5)
+    text = f"Dead-letter queues of Dramatiq are not read by this source: {names}."
+    fix = 'Add a source with backend = "dramatiq" and this URL. Or name them in dead_letter_queues.'
+    return [Finding("dramatiq-queues", "warning", text, fix)]
 
 
 def why_unknown(wire: Wire, where: str) -> str:

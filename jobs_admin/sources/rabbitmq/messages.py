@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,15 +123,22 @@ def _refused(word: str) -> Any:
     raise ValueError(f"{word} is no JSON")
 
 
-def build_message(outgoing: OutgoingMessage, error_headers: Collection[str]) -> Written:
+def new_body(outgoing: OutgoingMessage, found: StoredMessage) -> bytes:
+    """Return the stored body, with other arguments if the outgoing message has them. Raises SourceRefused."""
+    if outgoing.args is None and outgoing.kwargs is None:
+        return found.body
+    return edit_body(found, outgoing.args, outgoing.kwargs)
+
+
+def build_message(
+    outgoing: OutgoingMessage,
+    error_headers: Collection[str],
+    build_body: Callable[[OutgoingMessage, StoredMessage], bytes] = new_body,
+) -> Written:
     """Build the AMQP message to publish: the same bytes for the same input. Raises SourceRefused (with the token)."""
     try:
         found = unpack(outgoing.raw)
-        body = (
-            found.body
-            if outgoing.args is None and outgoing.kwargs is None
-            else edit_body(found, outgoing.args, outgoing.kwargs)
-        )
+        body = build_body(outgoing, found)
         lineage = {**outgoing.lineage, "item": outgoing.token, "sent_as": outgoing.job_id, _OF_BODY: digest_of(body)}
         out = {name.encode() for name in (*STRIPPED_HEADERS, *error_headers)}
         parts = {name: value for name, value in found.parts.items() if name not in STRIPPED_PROPERTIES}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,6 +40,7 @@ class DeadQueue:
     name: str
     of: str = ""  # source queue of its dead letters, if they name none
     is_drained: bool = False
+    parse: Callable[[RawMessage, str, str], DeadLetter] = rabbitmq_death.parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _id(base: str, number: int) -> str:
 
 def _read(taken: Taken, queue: DeadQueue) -> tuple[DeadLetter, bool]:
     found = RawMessage(taken.message.raw_properties, taken.message.octets, taken.exchange, taken.routing_key)
-    return rabbitmq_death.parse(found, queue.name, queue.of), taken.redelivered
+    return queue.parse(found, queue.name, queue.of), taken.redelivered
 
 
 Seen = dict[str, DeadLetter]  # by content that is constant across reads: the parsed message without its bytes

@@ -87,7 +87,9 @@ def find_dead_queues(
 
     Never a queue in which jobs wait for a retry, nor one in which they then run: removing dead letters there would take
     jobs from their workers. So queues fed only by queues with a time to live, and queues with a consumer, are excluded.
+    Those of Dramatiq have a source of their own, which knows its messages.
     """
+    dramatiq = set(dramatiq_queues(states))
     targets = {queue: _targets(queue, one, states, bindings) for queue, one in states.items()}
     origins: dict[str, set[str]] = {}
     for queue, one in states.items():
@@ -97,7 +99,13 @@ def find_dead_queues(
         DeadQueue(name, next(iter(of)) if len(of) == 1 else "", is_drained)
         for name, of in sorted(origins.items())
         if not targets[name] and not states[name].consumers and not _hands_on(states[name])
+        if name.removesuffix(".XQ") not in dramatiq
     )
+
+
+def dramatiq_queues(states: Mapping[str, QueueState]) -> tuple[str, ...]:
+    """Return the queues of Dramatiq: those with a delay queue NAME.DQ and a dead-letter queue NAME.XQ."""
+    return tuple(name for name in sorted(states) if f"{name}.DQ" in states and f"{name}.XQ" in states)
 
 
 def _targets(

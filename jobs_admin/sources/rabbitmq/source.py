@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -25,8 +25,9 @@ from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.amqp import wire as amqp_reading
+from jobs_admin.sources.amqp.management import Management, QueueState
 from jobs_admin.sources.amqp.sender import Message, Sender, management
-from jobs_admin.sources.amqp.wire import Blocked, Wire
+from jobs_admin.sources.amqp.wire import Blocked, Wire, Written
 from jobs_admin.sources.base import (
     NO_ROOM,
     Capabilities,
@@ -82,7 +83,7 @@ class RabbitMQ(StoreLedger):
     def __init__(self, given: SourceSettings) -> None:
         """Raises SourceRefused, with a sentence, for unusable options."""
         name, url = given.name, given.url
-        self._settings = rabbitmq_settings.Settings.from_options(name, given.options)
+        self._settings = self._read_settings(given)
         self.name = name
         if all(one.is_drained for one in self._settings.dead) and (self._settings.dead or self._settings.is_drained):
             self.can = replace(type(self).can, remove=False)  # they are already removed
@@ -93,6 +94,7 @@ class RabbitMQ(StoreLedger):
         self._copies = Copies(name, given.store, given.store_prefix)
         self._lock = threading.Lock()
         self._found: tuple[float, tuple[DeadQueue, ...], frozenset[str]] | None = None
+        self._dramatiq: tuple[str, ...] = ()  # discovered, and left to a source of their own
         self._known_at = -1e9  # monotonic: latest check that the server's version is known
         # Used by the pulling thread only.
         self._turn = 0
@@ -104,6 +106,9 @@ class RabbitMQ(StoreLedger):
         self._gone: OrderedDict[str, str] = OrderedDict()
         self._counted_at: dict[str, float] = {}
         self._acked: list[tuple[str, Collection[str]]] = []  # not yet recorded because the store was unavailable
+
+    def _read_settings(self, given: SourceSettings) -> rabbitmq_settings.Settings:
+        return rabbitmq_settings.Settings.from_options(given.name, given.options)
 
     # Depth and health
 
@@ -158,7 +163,9 @@ class RabbitMQ(StoreLedger):
         """
         dead, _ = self._dead_queues()
         with self._bare() as wire:
-            return rabbitmq_findings.collect_findings(self.name, wire, dead, self._management, self._sender.where)
+            found = rabbitmq_findings.collect_findings(self.name, wire, dead, self._management, self._sender.where)
+        is_searched = self._management is not None and not self._settings.dead
+        return found + (rabbitmq_findings.unread_dramatiq(self._dramatiq) if is_searched else [])
 
     def _dead_queues(self) -> tuple[tuple[DeadQueue, ...], frozenset[str]]:
         """Return the dead-letter queues, and their source queues as far as known."""
@@ -170,9 +177,7 @@ class RabbitMQ(StoreLedger):
         if self._management is not None:
             try:
                 states = self._management.queues()
-                seen = rabbitmq_settings.find_dead_queues(
-                    states, self._management.bindings(), self._settings.is_drained
-                )
+                seen = self._find_dead_queues(self._management, states)
             except SourceUnreachable:
                 if not dead and found is None:
                     raise
@@ -186,6 +191,10 @@ class RabbitMQ(StoreLedger):
         with self._lock:
             self._found = (time.monotonic(), dead, origins)
         return dead, origins
+
+    def _find_dead_queues(self, of: Management, states: Mapping[str, QueueState]) -> tuple[DeadQueue, ...]:
+        self._dramatiq = rabbitmq_settings.dramatiq_queues(states)
+        return rabbitmq_settings.find_dead_queues(states, of.bindings(), self._settings.is_drained)
 
     # Reading dead letters
 
@@ -303,14 +312,16 @@ class RabbitMQ(StoreLedger):
         reports, unread, of_reports, of_unread = [], [], [], []
         for one in named:
             try:
-                words = self._settings.words
-                reports.append(rabbitmq_death.build_envelope(one.read, one.job_id, self.name, queue.name, words, now))
+                reports.append(self._report(one, queue.name, now))
                 of_reports.append(one)
             except Exception as error:  # one message of a page: the others are still read
                 raw = one.read.found.properties + one.read.found.body
                 unread.append(Unread.from_error(queue.name, one.job_id, raw, error))
                 of_unread.append(one)
         return reports, unread, (*of_reports, *of_unread)
+
+    def _report(self, one: reading.NamedMessage, dlq: str, now: float) -> Envelope:
+        return rabbitmq_death.build_envelope(one.read, one.job_id, self.name, dlq, self._settings.words, now)
 
     def _scan(self, wire: Wire, known: Mirrored, after: str, wanted: Sequence[str] = ()) -> set[str]:
         """Read the queue if it may have changed, or if messages are to be removed. Return those removed."""
@@ -429,7 +440,7 @@ class RabbitMQ(StoreLedger):
         dead, _ = self._dead_queues()
         dlqs, drained = {one.name for one in dead}, {one.name for one in dead if one.is_drained}
         for outgoing in messages:
-            message = rabbitmq_messages.build_message(outgoing, self._settings.words.stripped)
+            message = self._build_message(outgoing)
             found = rabbitmq_messages.unpack(outgoing.raw)
             if outgoing.queue in dlqs or outgoing.queue == found.dlq:
                 raise SourceRefused(
@@ -450,6 +461,9 @@ class RabbitMQ(StoreLedger):
             if isinstance(error.__cause__, AccessRefused):
                 raise SourceRefused(f"{self._sender.where} lets this user send nothing. Nothing was sent.") from error
             raise
+
+    def _build_message(self, outgoing: OutgoingMessage) -> Written:
+        return rabbitmq_messages.build_message(outgoing, self._settings.words.stripped)
 
     def _refuse_unknown(self) -> None:
         if time.monotonic() - self._known_at < _FOUND_FOR_S:
