@@ -8,14 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from django.db.models import Case, F, IntegerField, Q, QuerySet, Value, When
+from django.db.models import Q, QuerySet
 
-from jobs_admin.core.alert_metrics import METRICS
 from jobs_admin.core.refused import NotFound
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import Alert, AlertEvent, AuditEvent, Replay
 from jobs_admin.models.access import Viewer
-from jobs_admin.models.alert import AlertState, Severity
+from jobs_admin.models.alert import GRAVITY, IS_FIRING, AlertState, find_firing
 from jobs_admin.rights import alert_sight
 from jobs_admin.search import scope as scopes
 
@@ -103,25 +102,12 @@ def events(viewer: Viewer, alert: Alert) -> list[AlertEvent]:
     return sorted(found.order_by("-at", "-pk")[:MOST_EVENTS], key=lambda event: (event.at, event.pk))
 
 
-_GRAVITY = {Severity.CRITICAL: 0, Severity.WARNING: 1}
-_COUNT_JOBS = [one.name for one in METRICS.values() if one.counts_jobs]
-
-
 def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
-    """Return firing alerts, acknowledged or not, worst first.
-
-    The order is by severity, then unacknowledged first, then by jobs over the threshold, then latest first.
-    """
-    rank = Case(
-        *(When(severity=severity, then=Value(n)) for severity, n in _GRAVITY.items()),
-        default=Value(len(_GRAVITY)),
-        output_field=IntegerField(),
-    )
-    excess = Case(When(rule__metric__in=_COUNT_JOBS, then=F("value") - F("threshold")), default=Value(0.0))
-    found = _visible(viewer).filter(state__in=(AlertState.FIRING, AlertState.ACKNOWLEDGED))
-    if not found.exists():  # usually none: this check takes a fifth of the time
+    """Return firing alerts, acknowledged or not, worst first, in the order of `find_firing`."""
+    found = _visible(viewer)
+    if not found.filter(IS_FIRING).exists():  # usually none: this check takes a fifth of the time
         return []
-    found = found.annotate(rank=rank, excess=excess).order_by("rank", "-state", "-excess", "-fired_at", "-pk")
+    found = find_firing(found)
     return list(found[:limit])
 
 
@@ -152,7 +138,7 @@ def fold(alerts: Iterable[Alert]) -> list[Fold]:
                 wide = of_queue.get(_place(one)) if narrow else None
                 _add_to_fold(bundles, one, wide)
     # `sorted` is stable: equal alerts keep the order of the list.
-    return sorted(bundles.values(), key=lambda one: (_GRAVITY.get(one.severity, 2), _rank(one.lead)[1:]))
+    return sorted(bundles.values(), key=lambda one: (GRAVITY.get(one.severity, 2), _rank(one.lead)[1:]))
 
 
 def _add_to_fold(folds: dict[tuple[int, str], Fold], one: Alert, wide: Alert | None) -> None:
@@ -162,7 +148,7 @@ def _add_to_fold(folds: dict[tuple[int, str], Fold], one: Alert, wide: Alert | N
         folds[key] = Fold(one, [], [], one.severity)
         return
     (known.parts if wide is not None else known.others).append(one)
-    severity = min(known.severity, one.severity, key=lambda each: _GRAVITY.get(each, 2))
+    severity = min(known.severity, one.severity, key=lambda each: GRAVITY.get(each, 2))
     folds[key] = replace(known, severity=severity)
 
 
@@ -172,7 +158,7 @@ def _place(alert: Alert) -> tuple[str, ...]:
 
 def _rank(alert: Alert) -> tuple[int, bool, float]:
     excess = alert.value - alert.threshold if alert.rule.measure.counts_jobs else 0.0
-    return _GRAVITY.get(alert.severity, 2), alert.state != AlertState.FIRING, -excess
+    return GRAVITY.get(alert.severity, 2), alert.state != AlertState.FIRING, -excess
 
 
 def earlier(viewer: Viewer, alert: Alert, limit: int = 10) -> list[Alert]:

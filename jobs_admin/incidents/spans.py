@@ -15,6 +15,7 @@ from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db.counters import step_start
 from jobs_admin.models import Alert, DepthSample, QueueCounter, Source
 from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.alert import find_firing
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK, QUARTER, QUARTERS_BACK
 from jobs_admin.queues.depths import LADDER, require_visible
 from jobs_admin.queues.rates import CALM_MIN, FAILED
@@ -58,9 +59,11 @@ def span(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Span | None:
-    """Return the requested span; without times that of the last incident there, without a source the last visible one.
+    """Return the requested span; without times that of the last incident there.
 
-    None if there was no incident. Raises NotFound, and Refused for invalid times.
+    Without a source, the incident of the worst firing alert, or else the last visible one.
+
+    Return None if there was no incident. Raises NotFound, and Refused for invalid times.
     """
     if queue and not source:
         raise Refused("invalid", "A queue requires a source.", "source")
@@ -102,16 +105,21 @@ def _last(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None
 
 
 def _of_alerts(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
-    """Return the span of the latest alert that fired, including alerts open at the same time."""
+    """Return the span of the latest alert that fired, including alerts open at the same time.
+
+    Without a source, the worst firing alert has priority over the latest.
+    """
     fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__isnull=False).exclude(source="")
     if source:
         fired = fired.filter(source=source)
     if queue:
         fired = fired.filter(subject__in=(queue, ""))
-    latest = fired.order_by("-opened_at").values_list("source", "subject").first()
-    if latest is None:
+    names = ("source", "subject")
+    worst = None if source else find_firing(fired).values_list(*names).first()
+    chosen = worst or fired.order_by("-opened_at").values_list(*names).first()
+    if chosen is None:
         return None
-    source, subject = latest
+    source, subject = chosen
     queue = queue or (subject if _is_queue(source, subject) else "")
     same = fired.filter(source=source)
     if queue:

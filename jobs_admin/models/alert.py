@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Case, F, IntegerField, Q, QuerySet, Value, When
 
 from jobs_admin.core import alert_metrics
 from jobs_admin.core.matching import matches
@@ -20,6 +20,9 @@ class Severity(models.TextChoices):
     INFO = "info"
     WARNING = "warning"
     CRITICAL = "critical"
+
+
+GRAVITY = {Severity.CRITICAL: 0, Severity.WARNING: 1}
 
 
 class NoData(models.TextChoices):
@@ -155,6 +158,25 @@ class Alert(models.Model):
     @property
     def is_open(self) -> bool:
         return self.state != AlertState.RESOLVED
+
+
+IS_FIRING = Q(state__in=(AlertState.FIRING, AlertState.ACKNOWLEDGED))
+_COUNT_JOBS = [one.name for one in alert_metrics.METRICS.values() if one.counts_jobs]
+
+
+def find_firing(alerts: QuerySet[Alert]) -> QuerySet[Alert]:
+    """Return those of the alerts that are firing, acknowledged or not, worst first.
+
+    The order is by severity, then unacknowledged first, then by jobs over the threshold, then latest first.
+    """
+    rank = Case(
+        *(When(severity=severity, then=Value(n)) for severity, n in GRAVITY.items()),
+        default=Value(len(GRAVITY)),
+        output_field=IntegerField(),
+    )
+    excess = Case(When(rule__metric__in=_COUNT_JOBS, then=F("value") - F("threshold")), default=Value(0.0))
+    found = alerts.filter(IS_FIRING).annotate(rank=rank, excess=excess)
+    return found.order_by("rank", "-state", "-excess", "-fired_at", "-pk")
 
 
 class AlertEvent(models.Model):

@@ -108,6 +108,21 @@ def test_without_times_it_is_the_last_alert_from_its_first_failure_on(outage):
     assert minute(-6) <= where.since <= minute(0) and where.until >= minute(40)
 
 
+def test_without_a_source_the_worst_firing_alert_goes_before_a_later_one(outage):
+    rule = Rule.objects.get(name="e-mails die")
+    for source, dead, at in (("shop", 900, 50), ("bank", 12, 60)):
+        Alert.objects.create(
+            rule=rule, source=source, subject="", state="firing", severity="warning", value=dead, peak=dead, threshold=10,
+            opened_at=minute(at), fired_at=minute(at), transitions=2,
+        )  # fmt: skip
+    assert incidents.span(ANN, NOW).source == "shop"
+    assert incidents.span(VERA, NOW).source == "bank"
+    Alert.objects.filter(source="bank").update(severity="critical")
+    assert incidents.span(ANN, NOW).source == "bank"
+    Alert.objects.filter(state="firing").update(state="resolved", resolved_at=minute(70))
+    assert incidents.span(ANN, NOW).source == "bank"  # the latest
+
+
 def test_the_timeline_reports_all_of_it_in_order(outage):
     kinds = [(one.kind, one.what) for one in read_incident().timeline]
     wanted = [
