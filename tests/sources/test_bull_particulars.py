@@ -78,15 +78,15 @@ class TestAnAbsentJob(Legacy):
         with pytest.raises(SourceRefused, match="no longer there"):
             source.send("r", [self.message(report, was_removed=True)])
 
-    def test_after_a_loss_of_all_data_it_is_restored(self, source):
+    def test_after_a_loss_of_all_data_it_is_refused(self, source):
         self.die(1)
         self.let_fail()
         (report,), after = read(source)
         self.client.flushall()
         read(source, after)
-        assert source.send("r", [self.message(report)]) == {1: "sent"}
-        self.let_run()
-        assert self.client.zcard(self.key("completed")) == 1
+        with pytest.raises(SourceRefused, match="no longer there"):
+            source.send("r", [self.message(report)])
+        assert not self.client.exists(self.key(report.job_id))
 
     def test_one_that_was_sent_and_removed_as_it_ended_is_gone_and_one_that_was_lost_is_not(self, source):
         report = self.dead(source, removeOnComplete=True)

@@ -1,15 +1,13 @@
 """Bull 3 and 4 on Redis: the adapter of BullMQ, without a stream of events.
 
 A failed job is sent as by `job.retry()`, with Bull's own script, in one step with our ledger. An absent one may have
-been retried by someone and have run, of which Bull stores nothing: it is restored only after a loss of all data, or if
-a discard here removed it.
+been retried by someone and have run, of which Bull stores nothing: it is restored only if a discard here removed it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from jobs_admin.core import untrusted
 from jobs_admin.core.lint.options import EXPONENTIAL, EXPONENTIAL_OF_BULL, FoundOptions, Options
 from jobs_admin.sources.base import OutgoingMessage
 from jobs_admin.sources.bull.wire import BullWire
@@ -27,9 +25,6 @@ class BullOnRedis(BullmqOnRedis):
 
     def _may_be_new(self, outgoing: OutgoingMessage, message: Message, lost_at: int | None) -> bool:
         """Return whether the job may be absent, and is restored from its stored copy."""
-        made = untrusted.integer(message.fields.get(b"timestamp"))
-        if lost_at and made is not None and made < lost_at:
-            return True
         if not outgoing.was_removed:
             return False
         record = f"{self._wire.sent_key(outgoing.queue)}{outgoing.job_id}:removed"

@@ -22,6 +22,7 @@ from jobs_admin.sources.base import (
     OutgoingMessage,
     SourceRefused,
     SourceSettings,
+    SourceUnreachable,
     refuse_unknown_options,
 )
 from jobs_admin.sources.dramatiq.message import Message, read_arguments, read_known, rewritten
@@ -85,11 +86,14 @@ class DramatiqOnRabbitMQ(RabbitMQ):
         return tuple(_dead_queue(name) for name in names if len(name) <= _LONGEST_NAME)
 
     def depths(self) -> list[Depth]:
-        """See `base.Source`. Without the management plugin, `delayed` is unknown: workers hold delayed messages."""
+        """See `base.Source`. Without an answer of the management plugin, `delayed` is unknown: workers hold delayed messages."""
         depths = super().depths()
         if self._management is None:
             return depths
-        states = self._management.queues()
+        try:
+            states = self._management.queues()
+        except SourceUnreachable:  # reported by `findings`
+            return depths
         with self._sender.wire() as wire:
             return [
                 replace(one, delayed=_sum(wire.ready(f"{one.queue}.DQ"), states.get(f"{one.queue}.DQ")))
