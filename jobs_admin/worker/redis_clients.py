@@ -72,7 +72,7 @@ class Sentinels:
         A Sentinel that was away may name an earlier primary: of the answers of a majority, the one of the latest
         fail-over counts.
         """
-        now = self._asked_at = time.monotonic()
+        now = time.monotonic()
         most = len(self.url.sentinels) // 2 + 1
         views: list[SentinelView] = []
         for address in sorted(self.url.sentinels, key=lambda one: self._silent.get(one, 0.0) > now):
@@ -80,6 +80,8 @@ class Sentinels:
             if sum(one.primary is not None for one in views) >= most:
                 break
             self._silent[address] = now + _SILENT_S if view.is_silent else 0.0
+        # Silent Sentinels cost a second each: commands must not wait for them again and again.
+        self._asked_at = time.monotonic() + (_SILENT_S if any(view.is_silent for view in views) else 0.0)
         named = [view for view in views if view.primary is not None]
         if not named:
             raise NoPrimary(self._explain(views))
