@@ -62,7 +62,9 @@ def minified_text(file: str) -> str:
 
 @pytest.mark.parametrize("name", ["list", "groups", "group", "failure", "overview"])
 def test_a_first_view_is_at_most_40_kilobytes(ann, pages, name):
-    document = ann.get(pages[name], headers={"Accept-Encoding": "br"}).content
+    # Each response has up to 100 bytes of random padding: the shortest of five has little of it.
+    responses = [ann.get(pages[name], headers={"Accept-Encoding": "br"}).content for _ in range(5)]
+    document = min(responses, key=len)
     files = set(_LOADED.findall(brotli.decompress(document).decode()))
     assert any(file.endswith("htmx-2.min.js") for file in files) and "redrive/icons/sprite.svg" in files
     sizes = {file: len(brotli.compress(minified_text(file).encode())) for file in files}
